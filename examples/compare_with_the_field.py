@@ -87,8 +87,10 @@ def of_truing(weight: Any, bias: Any) -> Iterator[Rival]:
         fit = truing.fit_contrast(mix, split.a, calibration=split.b)
         return fit.scores_in, fit.predict(mix)
 
-    def of_reference(base: str, k: int | None, known: Outputs, rows: Outputs) -> Any:
-        return truing.fit_direct(known.features, truing.SCORES[base](known), components=k).predict(rows.features)
+    def of_reference(base: str, k: int | None, reference: Outputs, rows: Outputs) -> Any:
+        return truing.fit_direct(reference.features, truing.SCORES[base](reference), components=k).predict(
+            rows.features
+        )
 
     def of_mix(fit: Any, base: str, k: int | None, split: Split, mix: Outputs) -> tuple[None, Any]:
         return None, fit(mix.features, truing.SCORES[base](mix), components=k).predict(mix.features)
@@ -123,14 +125,14 @@ def of_pytorch_ood(weight: Any, bias: Any) -> Iterator[Rival]:
     import torch
     from pytorch_ood import detector as ood
 
-    def scores(make: Any, arguments: tuple[Any, ...], kind: str, known: Outputs, rows: Outputs) -> Any:
-        if make in by_class and (missing := len(weight) - len(np.unique(known.labels))):
+    def scores(make: Any, arguments: tuple[Any, ...], kind: str, reference: Outputs, rows: Outputs) -> Any:
+        if make in by_class and (missing := len(weight) - len(np.unique(reference.labels))):
             raise ValueError(f"{missing:,} of {len(weight):,} classes have no reference row")
         column, shape = "logits" if kind == "logits" else "features", (..., *[None] * 2 * (kind == "feature_maps"))
         detector = make(*arguments)
         if detector.requires_fit:
-            inputs = torch.from_numpy(vars(known)[column]).float()[shape]
-            getattr(detector, f"fit_{kind}")(inputs, torch.from_numpy(known.labels).long())
+            inputs = torch.from_numpy(vars(reference)[column]).float()[shape]
+            getattr(detector, f"fit_{kind}")(inputs, torch.from_numpy(reference.labels).long())
         predict = detector.predict if kind == "inputs" else getattr(detector, f"predict_{kind}")
         size = len(rows) if kind == "logits" else NUMBERS_AT_ONCE // weight.size  # OpenMax depends on the batch.
         parts = torch.from_numpy(vars(rows)[column]).float()[shape].split(size)
@@ -170,16 +172,16 @@ def of_scikit_learn(weight: Any, bias: Any) -> Iterator[Rival]:
     from sklearn.preprocessing import StandardScaler
     from sklearn.svm import OneClassSVM
 
-    def probability(make: Callable[[], Any], columns: Any, is_known: Any) -> Any:
-        return make().fit(columns, is_known).predict_proba(columns)[:, 1]
+    def probability(make: Callable[[], Any], columns: Any, is_reference: Any) -> Any:
+        return make().fit(columns, is_reference).predict_proba(columns)[:, 1]
 
-    # What its own warnings announce as defaults: accuracy, by which it chooses today, does not tell A from the rest.
+    # The defaults that its own warnings announce. The present default, accuracy, does not separate A from the rest.
     coming = {"scoring": "neg_log_loss", "l1_ratios": (0.0,), "use_legacy_attributes": False, "max_iter": 1000}
     for name, make in {
         "LogisticRegression": lambda: make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)),
         "LogisticRegressionCV": lambda: make_pipeline(StandardScaler(), LogisticRegressionCV(**coming)),
         "HistGradientBoosting": lambda: HistGradientBoostingClassifier(random_state=SEED),
-        # Trees without a limit know every row that they have learned from, and rank none.
+        # Trees of unlimited depth reproduce the labels of their training rows and do not rank them.
         "RandomForest, depth 10": lambda: RandomForestClassifier(max_depth=10, random_state=SEED),
     }.items():
         yield from members(weight, name, partial(probability, make))
@@ -194,9 +196,9 @@ def of_pulearn(weight: Any, bias: Any) -> Iterator[Rival]:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    def member(make: Any, columns: Any, is_known: Any) -> Any:
+    def member(make: Any, columns: Any, is_reference: Any) -> Any:
         inner = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
-        found = make(inner, random_state=SEED).fit(columns, is_known).predict_proba(columns)
+        found = make(inner, random_state=SEED).fit(columns, is_reference).predict_proba(columns)
         return found[:, 1] if found.ndim == 2 else found
 
     for make in (ElkanotoPuClassifier, BaggingPuClassifier):
@@ -244,15 +246,15 @@ def members(weight: Any, name: str, member: Callable[[Any, Any], Any]) -> Iterat
     """
     from sklearn.decomposition import PCA
 
-    def columns(kind: str, known: Outputs, rows: Outputs) -> Any:
+    def columns(kind: str, reference: Outputs, rows: Outputs) -> Any:
         features = np.float64(rows.features)
         if kind == "features":
             return features
         scores = [truing.SCORES[base](rows) for base in ("gen", "energy", "msp")]
         if kind == DIRECTION:
             mean, deviation = (
-                known.features.mean(axis=0, dtype=np.float64),
-                known.features.std(axis=0, dtype=np.float64),
+                reference.features.mean(axis=0, dtype=np.float64),
+                reference.features.std(axis=0, dtype=np.float64),
             )
             features = (features - mean) / np.where(deviation > 0, deviation, np.inf)
             distance = np.linalg.norm(features, axis=1)
@@ -265,8 +267,8 @@ def members(weight: Any, name: str, member: Callable[[Any, Any], Any]) -> Iterat
         if k is not None:
             found = np.column_stack((PCA(k, random_state=SEED).fit_transform(found[:, :d]), found[:, d:]))
         m, n = len(split.a), len(split.a) + len(split.b)
-        like_known = member(found, np.int64(np.arange(len(rows)) < m))
-        return like_known[m:n], like_known[n:]
+        like_reference = member(found, np.int64(np.arange(len(rows)) < m))
+        return like_reference[m:n], like_reference[n:]
 
     kinds = ("features", "features + scores", DIRECTION)
     ways = views(weight, MORE_COMPONENTS)
@@ -280,19 +282,19 @@ def members(weight: Any, name: str, member: Callable[[Any, Any], Any]) -> Iterat
 
 
 def outliers(weight: Any, detectors: tuple[Any, ...], other: str, own: str = "", sign: int = 1) -> Iterator[Rival]:
-    """Yield detectors that see features only, fitted on the mix (and asked for their own rows) and on the reference."""
+    """Yield detectors that see features only, fitted on the mix (whose rows they then score) and on the reference."""
     from sklearn.base import clone
     from sklearn.decomposition import PCA
 
-    def fitted(detector: Any, k: int | None, known: Outputs, rows: Outputs) -> tuple[Any, Any]:
-        learn, scored = np.float64(known.features), np.float64(rows.features)
+    def fitted(detector: Any, k: int | None, reference: Outputs, rows: Outputs) -> tuple[Any, Any]:
+        learn, scored = np.float64(reference.features), np.float64(rows.features)
         if k is not None:
             learn, scored = map(PCA(k, random_state=SEED).fit(learn).transform, (learn, scored))
         # A fresh one: fitted again, ECOD and COPOD still count the rows before.
         return clone(detector).fit(learn), scored
 
-    def of_reference(detector: Any, k: int | None, known: Outputs, rows: Outputs) -> Any:
-        found, scored = fitted(detector, k, known, rows)
+    def of_reference(detector: Any, k: int | None, reference: Outputs, rows: Outputs) -> Any:
+        found, scored = fitted(detector, k, reference, rows)
         return sign * getattr(found, other)(scored)
 
     def of_mix(detector: Any, k: int | None, split: Split, mix: Outputs) -> tuple[None, Any]:
@@ -330,12 +332,12 @@ def split_bank(folder: Path, seed: int) -> Split:
 
 
 def scored(rival: Rival, split: Split) -> Iterator[tuple[str, Any, Any, Any]]:
-    """Yield for each other set its name and the scores of reference rows not learned from, of in and of out rows."""
+    """Yield the name of each other set, and scores of reference rows, in-distribution rows and out rows."""
     n = len(split.rest)
     if "mix" in rival.given:
         for name, other in split.others.items():
-            known, scores = rival.scores(split, unlabelled((split.rest, other)))
-            yield name, known, np.float64(scores[:n]), np.float64(scores[n:])
+            reference_scores, scores = rival.scores(split, unlabelled((split.rest, other)))
+            yield name, reference_scores, np.float64(scores[:n]), np.float64(scores[n:])
         return
     reference = Outputs.concatenate((split.a, split.b))
     learn, keep = (reference, []) if "B" in rival.given else (split.a, [split.b])
@@ -349,12 +351,12 @@ def scored(rival: Rival, split: Split) -> Iterator[tuple[str, Any, Any, Any]]:
             yield name, pieces[0] if keep else None, inside, out
 
 
-def judge(known: Any, scores_in: Any, scores_out: Any) -> dict[str, float]:
+def judge(reference: Any, scores_in: Any, scores_out: Any) -> dict[str, float]:
     """Return FPR95, AUROC and, with reference rows to decide, the share of out rows detected at 5 % false alarms."""
     report = truing.evaluate(scores_in, scores_out, convention=CONVENTION)
     numbers = {"fpr95": report.fpr95, "auroc": report.auroc}
-    if known is not None:
-        numbers["found"] = float(np.mean(truing.p_values(known, scores_out) <= FALSE_ALARM))
+    if reference is not None:
+        numbers["found"] = float(np.mean(truing.p_values(reference, scores_out) <= FALSE_ALARM))
     return numbers
 
 

@@ -1,9 +1,9 @@
-"""How far the scores of an exported network are from the fit's own, on real networks and pictures.
+"""How far the scores of an exported network are from the scores of its fit, on real networks and images.
 
-Fits are made of the banks' rows. The network, written to ONNX by torch and folded, then runs on pictures in and out of
-distribution, and its `trued_score` is compared with `predict` of the features and logits that the same network gives.
-So is that of the torch model itself, folded. Banks, images and weights are looked for below DIR, which is
-../shared/data, seen from the clone, where none is given.
+Fits are computed from the rows of the banks. Each fit is folded into the network, as an ONNX file and as a torch model.
+Both run on in- and out-of-distribution images, and their `trued_score` is compared with `predict` of the features and
+logits that the network returns. Banks, images and weights are read from DIR, by default ../shared/data, relative to
+the repository.
 
     TRUING_DATA=DIR python examples/measure_export.py
 """
@@ -37,7 +37,7 @@ BATCH = 50
 PICTURES = 200
 ACCEPT = 0.95
 
-# Of so many features the fits are confined to their principal components.
+# With this many features, fits use principal components.
 WIDE, COMPONENTS = 200, 64
 
 Images = NDArray[np.float32]
@@ -46,13 +46,13 @@ Fit = truing.LinearFit | truing.ContrastFit
 
 @dataclass(frozen=True)
 class Case:
-    """A network by its bank and its name, the known set, the set of out rows, and the pictures of both."""
+    """A network by its bank and its name, the in-distribution set, the set of out rows, and the images of both."""
 
     bank: str
     network: str
-    known: str
+    inside: str
     outside: str
-    pictures: tuple[str, str]
+    images: tuple[str, str]
 
 
 CASES = (
@@ -85,18 +85,18 @@ class Row:
 
 def main() -> None:
     """Print a line for each network and fit."""
-    print(f"{'network':29}{'fit':10}{'rows':>6}{'scores':>18}{'ONNX':>10}{'torch':>10}{'decided otherwise':>19}")
+    print(f"{'network':29}{'fit':10}{'rows':>6}{'scores':>18}{'ONNX':>10}{'torch':>10}{'different decisions':>20}")
     for case in CASES:
         for row in measured(case):
             scores = f"{row.lowest:.2f} to {row.highest:.2f}"
-            errors = f"{row.onnx:>10.1e}{row.torch:>10.1e}{row.otherwise:>19}"
+            errors = f"{row.onnx:>10.1e}{row.torch:>10.1e}{row.otherwise:>20}"
             print(f"{row.bank:29}{row.fit:10}{row.rows:>6,}{scores:>18}{errors}", flush=True)
 
 
 def measured(case: Case) -> Iterator[Row]:
     """Yield what each fit's score becomes in both networks."""
     network = trained(case)
-    images = np.concatenate([pictures(case, which) for which in case.pictures])
+    images = np.concatenate([images_of(case, which) for which in case.images])
     with TemporaryDirectory() as place:
         file = Path(place) / "network.onnx"
         write_onnx(network, images[:2], file)
@@ -111,8 +111,8 @@ def trained(case: Case) -> torch.nn.Module:
     return network
 
 
-def pictures(case: Case, which: str) -> Images:
-    """Return pictures of a set, as the network takes them."""
+def images_of(case: Case, which: str) -> Images:
+    """Return images of a set, preprocessed for the network."""
     wanted = NETWORKS[case.network].preprocessing
     stored = DATA / "images" / f"{which}.npz"
     if stored.exists():
@@ -139,7 +139,7 @@ def write_onnx(network: torch.nn.Module, images: Images, file: Path) -> None:
 
 def fits(case: Case) -> Iterator[tuple[str, Fit]]:
     """Yield fits of rows of both sets, and their names."""
-    inside = truing.Outputs.load(DATA / "banks" / case.bank / f"{case.known}.npz")
+    inside = truing.Outputs.load(DATA / "banks" / case.bank / f"{case.inside}.npz")
     outside = truing.Outputs.load(DATA / "banks" / case.bank / f"{case.outside}.npz")
     half = len(inside) // 2
     rows = truing.Outputs.concatenate([inside[:half], outside])

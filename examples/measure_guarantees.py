@@ -34,7 +34,7 @@ class Bank(NamedTuple):
     inside: str
     outside: tuple[str, ...]
     fitted: int
-    known: int
+    reference: int
 
 
 BANKS = [
@@ -63,8 +63,8 @@ def frozen(bank: Bank, rng: np.random.Generator) -> tuple[Any, Any]:
     fitted, half = inside[: bank.fitted], bank.fitted // 2
     rows = truing.Outputs.concatenate([fitted[:half], outside[:600]])
     fit = truing.fit_contrast(rows, fitted[half:], components=128 if bank.network.startswith("imagenet") else None)
-    known, rest = np.split(fit.predict(inside[bank.fitted :]), [bank.known])
-    return truing.p_values(known, rest), truing.p_values(known, fit.predict(outside[600:]))
+    reference, rest = np.split(fit.predict(inside[bank.fitted :]), [bank.reference])
+    return truing.p_values(reference, rest), truing.p_values(reference, fit.predict(outside[600:]))
 
 
 def drawn(p_in: Any, p_out: Any, share: float, busy: int, batches: int, rng: np.random.Generator) -> tuple[Any, Any]:
@@ -87,13 +87,13 @@ def lord(p: Any) -> Any:
     return np.array([method.test_one(float(value)) for value in p[:LORD_ROWS]])
 
 
-def procedures(known: int) -> dict[str, Callable[[Any], Any]]:
+def procedures(reference: int) -> dict[str, Callable[[Any], Any]]:
     """Return the procedures by name: each takes p-values and returns which rows are refused."""
     prds, lond = BatchPRDS(LEVEL), ELond(LEVEL)
     return {
         "BH, batch by batch": by_batch(lambda batch: truing.benjamini_hochberg(batch, fdr=LEVEL)),
         "BatchPRDS": by_batch(lambda batch: prds.test_batch(batch.tolist())),
-        "e-LOND": lambda p: np.array([lond.test_one((known + 1.0) * (v * (known + 1) < 1.5)) for v in p]),
+        "e-LOND": lambda p: np.array([lond.test_one((reference + 1.0) * (v * (reference + 1) < 1.5)) for v in p]),
         "LORD++": lord,
     }
 
@@ -106,7 +106,7 @@ def measured(bank: Bank, repetitions: int, batches: int) -> Iterator[str]:
         p_in, p_out = frozen(bank, rng)
         for stream, (share, busy) in STREAMS.items():
             p, is_out = drawn(p_in, p_out, share, busy, batches, rng)
-            for name, decide in procedures(bank.known).items():
+            for name, decide in procedures(bank.reference).items():
                 refused = decide(p)
                 found[stream, name].append(shares(refused, is_out[: len(refused)]))
     for (stream, name), pairs in found.items():

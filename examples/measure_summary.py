@@ -183,7 +183,8 @@ threshold from the same reference. truing is `truing.detect`, or `truing.Detecto
 
 {summary}
 
-- Images, tables and the stream are means over {splits} random splits. CLINC150 is published with one split.
+- Images, tables and the stream are means over {splits} random splits. CLINC150 is published with one split;
+  over ten random halves of its reference, the AUROC of truing is 95.7 to 96.5, on average 96.2.
 - In the tables, a random quarter of the classes is out-of-distribution. Half of the other rows train the classifier, a
   quarter is the reference, and a quarter is tested.
 - Contrast, the default method, was developed on rows of CIFAR-10 and CLINC150. The five tables had no part in that.

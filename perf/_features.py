@@ -37,7 +37,7 @@ def cifar_and_svhn() -> Pair:
 
 
 def like_a_network(n: int, d: int, *, seed: int = 0, classes: int = 10, factors: int = 24) -> Pair:
-    """Return made features (n, d) in float32 and their MSP.
+    """Return synthetic features (n, d) in float32 and their MSP.
 
     A row is the positive part of a class mean, a few heavy-tailed factors (Student, 4 degrees of freedom) and noise.
     One row in five belongs to no class. The scores are the softmax maxima of a linear head. Most of them saturate
@@ -60,8 +60,8 @@ def like_a_network(n: int, d: int, *, seed: int = 0, classes: int = 10, factors:
     return features, scores
 
 
-def made_outputs(n: int, d: int, classes: int = 10) -> truing.Outputs:
-    """Return made features (n, d) with the logits of a random linear head."""
+def synthetic_outputs(n: int, d: int, classes: int = 10) -> truing.Outputs:
+    """Return synthetic features (n, d) with the logits of a random linear head."""
     features, _ = like_a_network(n, d)
     head = np.random.default_rng(1).standard_normal((d, classes)) / np.sqrt(d)
     return truing.Outputs(features, features @ head.astype(np.float32))

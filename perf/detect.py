@@ -1,8 +1,8 @@
 """`truing.detect` as a whole, beside the scikit-learn pipeline that a user would write for the same job.
 
 The pipeline is StandardScaler and LinearRegression of MSP on the features, with a quantile of the reference scores as
-the threshold. It returns scores and decisions; `detect` also returns p-values and notes. Rows are made. Both sides use
-one thread, unless a row says otherwise.
+the threshold. It returns scores and decisions; `detect` also returns p-values and notes. The rows are synthetic.
+Both sides use one thread, unless a row says otherwise.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import truing
-from _features import made_outputs
+from _features import synthetic_outputs
 from _rows import Row, costs, faster, report, value
 from _timing import peak, race
 
@@ -44,7 +44,7 @@ def pipeline(rows: truing.Outputs, reference: truing.Outputs) -> np.ndarray:
 
 def measure() -> Iterator[Row]:
     for n, d, reference_rows in SIZES:
-        every = made_outputs(reference_rows + n, d)
+        every = synthetic_outputs(reference_rows + n, d)
         reference, rows = every[:reference_rows], every[reference_rows:]
         dlr, contrast = partial(ours, rows, reference, "dlr"), partial(ours, rows, reference, "contrast")
         size = f"{n:,} × {d}"

@@ -1,7 +1,7 @@
 """Whole jobs with the compiled kernels, beside the same jobs in plain NumPy.
 
 A kernel stays if it makes such a job at least 1.5 times as fast. Two processes take turns, one of them with
-TRUING_KERNELS=plain. Rows are made, float32, with one thread on both sides.
+TRUING_KERNELS=plain. The rows are synthetic and float32. Both sides use one thread.
 """
 
 import multiprocessing
@@ -15,7 +15,7 @@ from time import perf_counter
 import numpy as np
 
 import truing
-from _features import made_outputs
+from _features import synthetic_outputs
 from _rows import Row, faster, report
 from _timing import REPEATS, Measure
 
@@ -32,7 +32,7 @@ def logits() -> np.ndarray:
 
 @cache
 def outputs(rows: int, features: int) -> truing.Outputs:
-    return made_outputs(rows, features)
+    return synthetic_outputs(rows, features)
 
 
 def detect(rows: int, features: int) -> None:

@@ -1,7 +1,7 @@
 """AUROC, AUPR and FPR95 from one `evaluate`, beside the three calls of scikit-learn.
 
-scikit-learn gets labels and joined scores that were made before. `evaluate` also returns the AUPR with
-out-of-distribution as the positive side.
+scikit-learn gets labels and joined scores that were prepared in advance. `evaluate` also returns the AUPR with
+out-of-distribution rows as the positives.
 """
 
 from collections.abc import Iterator

@@ -1,11 +1,12 @@
-"""Robust regression (RLR): beside the authors' way, and in passes over a million rows.
+"""Robust regression (RLR), compared with the authors' method, and measured in passes over a million rows.
 
-The authors' way is written from its description: rows of unit norm, the n × n projector I - Z(ZᵀZ)⁺Zᵀ, StandardScaler
-over its columns, scikit-learn's ElasticNet with l1_ratio 1, and the 80 % of the rows with the smallest |γ|. It takes a
-minute and 4 GB at 12,000 rows and runs once. truing is timed with the final fit, the authors' way without.
+The authors' method is implemented from its description: rows of unit norm, the n × n projector I - Z(ZᵀZ)⁺Zᵀ,
+StandardScaler over its columns, scikit-learn's ElasticNet with l1_ratio 1, and the 80 % of the rows with the smallest
+|γ|. It takes a minute and 4 GB at 12,000 rows and runs once. The time of truing includes the final fit, and the time of
+the authors' method does not.
 
-The authors' way has no intercept, and its 1e-5 weighs like λ = √n · 1e-5, because its columns are divided by about
-1/√n. The kept rows are compared without an intercept.
+The authors' method has no intercept. Its penalty of 1e-5 corresponds to λ = √n · 1e-5, because its columns are divided
+by about 1/√n. The kept rows are compared without an intercept.
 """
 
 import warnings
@@ -31,10 +32,10 @@ def measure() -> Iterator[Row]:
     truing.threads(1)
     yield from beside_the_authors(cifar_and_svhn())
     features, scores = like_a_network(1_000_000, 128)
-    yield from in_passes("huber, 1,000,000 × 128 made rows", normalize(features), scores)
+    yield from in_passes("huber, 1,000,000 × 128 synthetic rows", normalize(features), scores)
     (taken,) = race(lambda: truing.fit_robust(features, scores), repeats=3)
     note = "the Huber regression takes a sample of 200,000 rows"
-    yield value("fit_robust, 1,000,000 × 128 made rows", taken, note=note)
+    yield value("fit_robust, 1,000,000 × 128 synthetic rows", taken, note=note)
 
 
 def beside_the_authors(rows: Pair) -> Iterator[Row]:
@@ -76,7 +77,7 @@ def ours(features: np.ndarray, scores: np.ndarray) -> truing.LinearFit:
 
 
 def authors_kept(features: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """Return a mask of the rows that the authors' way keeps."""
+    """Return a mask of the rows that the authors' method keeps."""
     unit = normalize(features.astype(np.float64))
     projector = np.eye(len(unit)) - unit @ np.linalg.pinv(unit.T @ unit) @ unit.T
     target = projector @ scores

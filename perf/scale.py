@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow
 from pyarrow import parquet
 
-from _features import made_outputs
+from _features import synthetic_outputs
 from _rows import Row, costs, faster, report, value
 from _timing import peak, race
 from truing import Moments, parts
@@ -64,9 +64,9 @@ def as_rows_grow(folder: Path) -> Iterator[Row]:
 
 
 def write_part(path: Path, kind: str, rows: int = PART) -> Path:
-    """Write made rows as a Parquet file."""
-    made = made_outputs(rows, COLUMNS, CLASSES)
-    columns = {"features": made.features, "logits": made.logits}
+    """Write synthetic rows as a Parquet file."""
+    outputs = synthetic_outputs(rows, COLUMNS, CLASSES)
+    columns = {"features": outputs.features, "logits": outputs.logits}
     table = pyarrow.table({name: column_of(array, kind) for name, array in columns.items()})
     parquet.write_table(table, path, compression="none", use_dictionary=False, row_group_size=2**16)
     return path
@@ -94,7 +94,7 @@ def ours(folder: Path, runner: OnDask | None = None) -> Moments:
 
 def detected(folder: Path, method: str) -> int:
     """Return the number of rows that a whole job decides."""
-    reference = made_outputs(2_000, COLUMNS, CLASSES)
+    reference = synthetic_outputs(2_000, COLUMNS, CLASSES)
     with tempfile.TemporaryDirectory() as results:
         return parts.detect(parts.Table.of(folder), f"{results}/scores", reference, method=method).rows
 

@@ -14,7 +14,7 @@ from time import process_time
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from _features import Pair, like_a_network, made_outputs
+from _features import Pair, like_a_network, synthetic_outputs
 from _rows import Row, faster, report, value
 from _timing import Measure, difference
 from truing import Detector, Outputs
@@ -113,7 +113,7 @@ def by_algorithm_3(d: int, batches: list[Outputs], timed: list[int]) -> tuple[di
 
 def one_row(name: str, call: Callable[[Detector, Outputs], object], at_most: float | None = None) -> Row:
     """Return the row of a call with one row of 64 features and 10 logits, `Outputs` included."""
-    rows = made_outputs(LEARNED + 1_000, 64)
+    rows = synthetic_outputs(LEARNED + 1_000, 64)
     detector, times = Detector(), []
     detector.learn(rows[:LEARNED])
     for number in range(LEARNED, len(rows)):
@@ -125,7 +125,7 @@ def one_row(name: str, call: Callable[[Detector, Outputs], object], at_most: flo
 
 def one_batch(method: str) -> Row:
     """Return the row of a batch that is learned and decided."""
-    rows = made_outputs(REFERENCE + BATCH * BATCHES, 64)
+    rows = synthetic_outputs(REFERENCE + BATCH * BATCHES, 64)
     detector, times = Detector(method=method), []
     detector.calibrate(rows[:REFERENCE])
     for first in range(REFERENCE, len(rows), BATCH):

@@ -1,8 +1,8 @@
-"""Wide rows: fewer rows than columns, streams that start there, and the leading components of wide features.
+"""Wide rows: fewer rows than columns, streams of wide rows from the first batch on, and fits on principal components.
 
 Each result is compared with dense algebra on the same rows: `np.linalg.lstsq` on the centred rows, after an SVD if
-there are components. Differences are shares of the scores' spread. BLAS runs on one thread. The work is done on made
-rows and on 1,280 real features of ImageNet.
+there are components. Differences are shares of the scores' spread. BLAS runs on one thread. The rows are
+synthetic, or have 1,280 real features of ImageNet images.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import truing
-from _features import imagenet, made_outputs
+from _features import imagenet, synthetic_outputs
 from _rows import Row, report, skipped, value
 from _timing import Measure, difference, race
 from truing.regression.fits import KEEP, kept_rows
@@ -30,7 +30,7 @@ Function = Callable[[], np.ndarray]
 
 def measure() -> Iterator[Row]:
     with threadpool_limits(1):
-        yield from made_rows()
+        yield from synthetic_rows()
         try:
             outputs = imagenet()
         except FileNotFoundError as absent:
@@ -39,13 +39,13 @@ def measure() -> Iterator[Row]:
         yield from real_rows(outputs)
 
 
-def made_rows() -> Iterator[Row]:
+def synthetic_rows() -> Iterator[Row]:
     for n, d in ((60, 4096), (1000, 4096), (60, 6000)):
-        yield direct("made", made_outputs(n, d))
-    yield with_components("made", made_outputs(120, 4096), COMPONENT_SECONDS)
-    yield robust("made", made_outputs(120, 2048))
-    yield whole_job("made", made_outputs(REFERENCE + 120, 4096))
-    yield stream("made", made_outputs(REFERENCE + BATCH * BATCHES, 2048))
+        yield direct("synthetic", synthetic_outputs(n, d))
+    yield with_components("synthetic", synthetic_outputs(120, 4096), COMPONENT_SECONDS)
+    yield robust("synthetic", synthetic_outputs(120, 2048))
+    yield whole_job("synthetic", synthetic_outputs(REFERENCE + 120, 4096))
+    yield stream("synthetic", synthetic_outputs(REFERENCE + BATCH * BATCHES, 2048))
 
 
 def real_rows(outputs: truing.Outputs) -> Iterator[Row]:

@@ -224,6 +224,11 @@ REFUSED = {
     "whole numbers": ({"arrays": ROWS.astype(np.uint8)}, TypeError, "must be float32 like input 'images', got uint8"),
     "other shape": ({"arrays": ROWS[:, :2]}, ValueError, r"network\.onnx refused batch 0: INVALID_ARG.*invalid dim"),
     "tensor not a name": ({"features": ["z"]}, TypeError, "features must be the name of a tensor, got list"),
+    "tuples of a loader": (
+        {"arrays": [(ROWS, 1)]},
+        TypeError,
+        r"got one that gives tuple: for a DataLoader, pass \(batch",
+    ),
     "numbers": ({"arrays": [1.0]}, TypeError, "got one that gives float"),
     "not finite": ({"arrays": [ROWS, ROWS * np.nan]}, ValueError, "features of batch 1 must be finite"),
     "unknown provider": ({"providers": ["Abacus"]}, ValueError, "CPUExecutionProvider, got Abacus"),

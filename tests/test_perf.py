@@ -73,7 +73,7 @@ def test_algorithm_3_scores_as_the_detector_does(pair):
 
 def test_the_pipeline_decides_as_detect_does():
     detect = script("detect")
-    every = script("_features").made_outputs(3000, 8)
+    every = script("_features").synthetic_outputs(3000, 8)
     ours, theirs = detect.ours(every[1000:], every[:1000], "dlr"), detect.pipeline(every[1000:], every[:1000])
     assert np.mean(ours.is_out == theirs) > 0.99
 

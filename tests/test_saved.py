@@ -239,7 +239,7 @@ def test_a_detector_whose_base_score_is_a_function_is_loaded_with_this_function(
     one, other = (each.learn_and_decide(batch, fdr=0.2) for each in (detector, loaded))
     np.testing.assert_array_equal(one.p_values, other.p_values)
     with pytest.raises(
-        ValueError, match=r"must be given the function .*test_saved:margin, the base score of .*got None"
+        ValueError, match=r"must be given the function '.*test_saved:margin', the base score of .*got None"
     ):
         truing.load(path)
 
@@ -250,10 +250,43 @@ def test_loading_a_file_never_imports_the_module_of_a_function(rows, tmp_path):
     arrays = read_npz(path)
     about = json.loads(arrays["about"].tobytes().decode().replace(f"{__name__}:margin", "antigravity:margin"))
     write_npz(path, changed(arrays, **about))
-    with pytest.raises(ValueError, match="must be given the function antigravity:margin"):
+    with pytest.raises(ValueError, match="must be given the function 'antigravity:margin'"):
         truing.load(path)
     assert truing.load(path, base=margin).base is margin
     assert "antigravity" not in sys.modules
+
+
+def test_a_function_of_another_name_causes_a_warning(rows, tmp_path):
+    path = tmp_path / "detector.npz"
+    truing.save(truing.Detector(margin), path)
+    with pytest.warns(truing.TruingWarning, match=r"base should be the function '.*:margin', .*got one named changed"):
+        truing.load(path, base=changed)
+
+
+def test_the_name_of_a_function_is_escaped_and_shortened(rows, tmp_path):
+    path = tmp_path / "detector.npz"
+    truing.save(truing.Detector(margin), path)
+    arrays = read_npz(path)
+    about = arrays["about"].tobytes().decode().replace(f"{__name__}:margin", r"\u001b[31m" + "a" * 10_000)
+    write_npz(path, changed(arrays, **json.loads(about)))
+    with pytest.raises(ValueError, match=r"the function '\\x1b\[31ma{180,199}, the base score"):
+        truing.load(path)
+
+
+def test_the_original_settings_of_an_auto_detector_follow_its_settings(rows, tmp_path):
+    detector, path = truing.Detector(decay=0.5), tmp_path / "detector.npz"
+    detector.learn(rows)
+    truing.save(detector, path)
+    arrays = read_npz(path)
+    about = json.loads(arrays["about"].tobytes())
+    original = about["value"]["Detector"]["state"]["LinearState"]["auto_settings"]["Settings"]
+    original["decay"] = -3.0
+    write_npz(path, changed(arrays, **about))
+    assert truing.load(path).state.auto_settings.decay == 0.5
+    original["base"] = "energy"
+    write_npz(path, changed(arrays, **about))
+    with pytest.raises(ValueError, match="auto_settings must be stored only for the method dlr"):
+        truing.load(path)
 
 
 def test_a_function_is_rejected_for_a_file_without_one(rows, tmp_path):

@@ -13,6 +13,7 @@ from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.decomposition import PCA, TruncatedSVD
+from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 from sklearn.ensemble import GradientBoostingClassifier, HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.exceptions import NotFittedError, UndefinedMetricWarning
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -479,3 +480,23 @@ def test_without_scikit_learn_the_error_says_what_to_install():
     code = "import sys; sys.modules['sklearn'] = None; import truing.sklearn"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "truing.sklearn needs scikit-learn 1.6 or newer: pip install 'truing[sklearn]'" in done.stderr
+
+
+def test_logits_that_determine_the_features_cause_no_warning(rng):
+    """The quadratic logits of ten classes determine two features, which looks like swapped arguments elsewhere."""
+    places, shapes = rng.normal(size=(10, 2)) * 3, rng.normal(size=(10, 2, 2))
+    labels = rng.integers(0, 10, 1500)
+    rows = np.einsum("ni,nij->nj", rng.normal(size=(1500, 2)), shapes[labels]) + places[labels]
+    classifier = QuadraticDiscriminantAnalysis().fit(rows[:500], labels[:500])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TruedDetector(classifier=classifier).fit(rows[500:1000], reference=rows[1000:])
+
+
+def test_a_classifier_that_rejects_unseen_categories_may_be_any_estimator(rng):
+    """The rows between the given rows, by which training rows are noticed, have categories of their own."""
+    rows = rng.integers(0, 4, (900, 5)).astype(float)
+    pipeline = make_pipeline(OneHotEncoder(), LogisticRegression())
+    classifier = GridSearchCV(pipeline, {"logisticregression__C": [1.0]}, cv=2).fit(rows[:300], rows[:300, 0] > 1)
+    detector = TruedDetector(classifier=classifier).fit(rows[300:600], reference=rows[600:])
+    assert set(detector.predict(rows[300:600])) <= {-1, 1}

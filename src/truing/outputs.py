@@ -128,7 +128,7 @@ class Outputs:
     def _copied(self) -> Outputs:
         """Return a private copy in C order."""
         columns: dict[str, Any] = {name: np.array(column, order="C") for name, column in self._columns().items()}
-        return Outputs(**columns, model=self.model)
+        return Outputs._of_checked(columns, self.model)
 
     def _predicted_classes(self) -> NDArray[np.intp]:
         """Return the predicted class (n,), the index of the largest logit; 0 for all rows without logits."""

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ._check import LARGEST, Floats, as_choice, as_number
+from ._warnings import warn
 from .contrast import ContrastFit, RowSample, SplitReference, Standard
 from .contrast_state import ContrastState, Lesson, State
 from .data.drafts import AnyPath
@@ -94,7 +95,8 @@ def load(path: AnyPath, *, base: Callable[[Outputs], ArrayLike] | None = None) -
         The file.
     base
         The function that is the base score, if the saved value had a function as base score. Loading a file never
-        imports or runs code that the file names.
+        imports or runs code that the file names. A `TruingWarning` says if the function has another name than the
+        saved one.
     """
     kind, value, _ = read(path, base)
     if type(value) is not as_choice(kind, f"the kind of {path}", KINDS):
@@ -227,10 +229,16 @@ class _WrongFunctionError(ValueError):
 
 
 def _check_function(names: set[str], base: Base | None, source: object) -> None:
-    """Raise an error unless a function is given exactly if the base score of a file is a function."""
+    """Raise an error unless a function is given exactly if the base score of a file is a function.
+
+    A function with another name causes a warning.
+    """
+    shown = " and ".join(sorted(f"{name!a:.{_LONGEST_NAME}}" for name in names))
     if names and not callable(base):
-        wanted = f"load(path, base=…) must be given the function {' and '.join(sorted(names))}"
+        wanted = f"load(path, base=…) must be given the function {shown}"
         raise _WrongFunctionError(f"{wanted}, the base score of {source}, got {base!r}")
+    if base is not None and names and base_name(base) not in {str(name).rpartition(":")[2] for name in names}:
+        warn(f"base should be the function {shown}, the base score of {source}, got one named {base_name(base)}")
     if base is not None and not names:
         raise _WrongFunctionError(f"base must be None for {source}, whose base score is no function, got {base!r}")
 
@@ -510,8 +518,10 @@ def _detector(state: State) -> Detector:
     detector = Detector(**{one.name: getattr(settings, one.name) for one in fields(Settings)})
     if type(state) is not type(detector.state):
         raise ValueError(f"state must be a {type(detector.state).__name__}, got {type(state).__name__}")
-    if isinstance(state, LinearState) and state.window_batches and settings.window is None:
-        raise ValueError("window_batches must be empty without a window")
+    if isinstance(state, LinearState):
+        state = _with_auto_settings(state)
+        if state.window_batches and settings.window is None:
+            raise ValueError("window_batches must be empty without a window")
     if (state.drift is not None) != (state.reference is not None and settings.drift_alarm is not None):
         raise ValueError("drift must be stored if and only if there is a reference and drift_alarm is set")
     if state.drift is not None and state.drift.alarm.false_alarm != settings.drift_alarm:
@@ -520,6 +530,18 @@ def _detector(state: State) -> Detector:
     return detector
 
 
+def _with_auto_settings(state: LinearState) -> LinearState:
+    """Return the state whose original settings, if the method was auto, agree with its settings."""
+    settings, auto = state.settings, state.auto_settings
+    if auto is None:
+        return state
+    auto = replace(settings, method="auto", base=auto.base)
+    if settings.method != "dlr" or auto.resolved("dlr").base != settings.base:
+        raise ValueError("auto_settings must be stored only for the method dlr, and have its base score or none")
+    return replace(state, auto_settings=auto)
+
+
+_LONGEST_NAME = 200  # Longest part of a function's name in a message.
 _MAX = float(np.finfo(np.float64).max)
 _MOST_ROWS = 2**53  # Largest count of a bin, so that the sum over all bins does not overflow.
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 
-from ._check import LARGEST, Bools, Floats, Matrix, as_choice, as_number, as_share
+from ._check import LARGEST, Bools, Floats, Matrix, as_choice, as_matrix, as_number, as_share, check_same_rows
 from ._warnings import Alert, warn
 from .contrast import ContrastFit, SplitReference
 from .data.extras import install
@@ -50,7 +50,7 @@ LEAST_PROBABILITY = 1e-3
 _SHIFT, _RATIO = 1.0, 3.0
 _NEARLY_ALL = 0.9  # the share of refused rows
 _LARGE_RATIO = 10.0  # the median ratio of standard deviations that out-of-distribution rows alone do not explain
-_ENOUGH_ROWS = 20  # the number of rows from which `predict` compares their scales with the fitted rows
+_ENOUGH_ROWS = 20  # `predict` compares scales only if there are at least this many rows
 
 NO_REFERENCE = (
     "no reference, so scores are the base score, not trued, and predict has no false-alarm rate: call "
@@ -81,8 +81,8 @@ OTHER_ROWS = (
     "decisions are wrong"
 )
 
-# The start of a note that needs no action: if few rows look out, a contrast ranks rows by the base score, as it should.
-_NO_ACTION = "few rows look out"
+# The start of a note that needs no action: a contrast that learned little ranks rows by the base score, as it should.
+_NO_ACTION = "contrast learned little"
 
 # Dtypes that are kept without conversion.
 _FLOATS = [np.float64, np.float32, np.float16]
@@ -307,7 +307,7 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
             features = validate_data(self, X, reset=first, dtype=_FLOATS, ensure_min_samples=2 if first else 1)
         if self.head is None:
             return Outputs(features)
-        return Outputs(features, self._logits_of(features))
+        return _computed(features, self._logits_of(features))
 
     def _outputs_of_classifier(self, X: Any, name: str) -> Outputs:
         """Return features and logits from the classifier, or from a pipeline that ends in a classifier."""
@@ -326,7 +326,7 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         _reject_sparse(X, name)
         logits = self._logits_of(X)
         try:
-            return Outputs(X, logits)
+            return _computed(X, logits)
         except (TypeError, ValueError) as error:
             raise type(error)(
                 f"{error}: impute missing values and encode words in a pipeline before the classifier, or pass numeric "
@@ -379,7 +379,10 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
             return False
         with warnings.catch_warnings():  # The classifier may expect a data frame, and midpoints are an array.
             warnings.filterwarnings("ignore", "X does not have valid feature names")
-            return is_memorised(outputs.features, outputs.logits, self._logits_of)
+            try:
+                return is_memorised(outputs.features, outputs.logits, self._logits_of)
+            except Exception:  # A step within the classifier may reject midpoints: an array, and unseen categories.
+                return False
 
     def _has_other_steps(self, features: Matrix, reference: Matrix) -> bool:
         """Return whether the reference seems to be preprocessed differently from X.
@@ -453,6 +456,13 @@ class KnnOfFittedRows:
         """Return the score of every row (n,)."""
         fitted = len(self.features)
         return knn(outputs.features, self.features, neighbours=min(default_neighbours(fitted) + 1, fitted))
+
+
+def _computed(features: Any, logits: Any) -> Outputs:
+    """Return features and the logits that were computed from them, so that they cannot be swapped."""
+    columns = {"features": as_matrix(features, "features"), "logits": as_matrix(logits, "logits")}
+    check_same_rows(**columns)
+    return Outputs._of_checked(columns, None)
 
 
 @contextmanager

@@ -76,7 +76,7 @@ def learn_batches(
 ) -> tuple[SolvedState, list[Answer]]:
     """Learn batches that arrived together. Return the new state and one answer per batch (Algorithm 3).
 
-    The batches are learned together, and every batch is decided by itself. The drift alarm monitors decided rows. In
+    The batches are learned together, and every batch is decided separately. The drift alarm monitors decided rows. In
     two cases, the batches are learned one after another: with decay or a window, because the last batch and the
     reference rows must have the same weight, and with garbage rows, because they are counted for each batch.
 

@@ -43,7 +43,7 @@ def test_a_report_is_one_page_and_the_tables_one_text(ran, tmp_path, capsys):
             ["run", "noise", "--setting", "official-imagenet", "--banks", "."],
             "there is no folder official-imagenet in .",
         ),
-        (["report", ".", "-o", "one", "--tables", "one"], "must be two files"),
+        (["report", ".", "-o", "one", "--tables", "one"], "must be different files"),
         (["run", "noise", "--workers", "0", "--banks", "."], "--workers must be"),
         (["report", "nowhere", "-o", "page.html"], "there are no rows in nowhere"),
         (["report", "nowhere", "-o", "no/folder/page.html"], "there is no folder"),
@@ -77,11 +77,11 @@ def test_nothing_to_run_is_an_error(tmp_path, capsys):
 def test_a_report_overwrites_neither_its_other_file_nor_the_rows(ran, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["bench", "report", str(ran), "-o", "one.html", "--tables", "../" + tmp_path.name + "/one.html"]) == 1
-    assert "-o and --tables must be two files" in capsys.readouterr().err
+    assert "-o and --tables must be different files" in capsys.readouterr().err
     rows = next(Path(ran).rglob("*.jsonl"))
     before = rows.read_bytes()
     assert main(["bench", "report", str(ran), "-o", str(rows)]) == 1
-    assert "it is among the rows that are reported" in capsys.readouterr().err
+    assert "it is one of the row files of the report" in capsys.readouterr().err
     assert rows.read_bytes() == before
 
 

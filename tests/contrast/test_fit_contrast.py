@@ -341,4 +341,6 @@ def test_the_repr_and_the_notes_describe_the_fit(job):
     fit = truing.fit_contrast(mix, learning, calibration=calibration)
     assert repr(fit).startswith("ContrastFit(750 rows against 200 reference rows, base gen, trust ")
     assert (fit.rows, fit.reference_rows) == (750, 200)
-    assert "few rows look out: rows are ranked mostly by gen" in " ".join(replace(fit, trust=0.2, shift=0.0).notes())
+    assert replace(fit, trust=0.2, shift=0.0).notes() == [
+        "contrast learned little: rows are ranked mostly by gen, with weight 0.20 for the learned part"
+    ]

@@ -145,7 +145,8 @@ def test_logits_of_one_class_and_probabilities_are_rejected(score, rng):
         np.vstack((probabilities, [2.0, 0, 0, 0, 0])),
         [[0.0, 1.0, 0.0]],
         [[0.25, 0.75]],
-        [[0.2, 0.3, 0.51]],
+        [[0.2, 0.3, 0.5]],
+        [[0.2, 0.3, 0.5], [0.2, 0.3, 0.51]],
     ):
         assert np.isfinite(score(logits)).all()
 

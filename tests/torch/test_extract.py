@@ -213,6 +213,13 @@ REFUSED = {
         "one row per input, got 8 rows for 4 inputs in batch 0",
     ),
     "empty loader": (lambda: extract(nn.Linear(3, 2), []), ValueError, "at least one batch, got none"),
+    "used-up generator": (lambda: extract(nn.Linear(3, 2), iter([])), ValueError, "a generator gives its batches only"),
+    "tokens as lists": (
+        lambda: extract(nn.Linear(3, 2), [{"input_ids": [[1, 2]]}]),
+        TypeError,
+        "'input_ids' must be a torch.Tensor, got list in batch 0: call the tokenizer with return_tensors",
+    ),
+    "sentences": (lambda: extract(nn.Linear(3, 2), ["a sentence"]), TypeError, "got str in batch 0: call a tokenizer"),
     "no loader": (lambda: extract(nn.Linear(3, 2), 5), TypeError, "iterable of batches, got int"),
     "dataset": (
         lambda: extract(nn.Linear(3, 2), TensorDataset(ROWS)),

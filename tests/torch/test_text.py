@@ -118,6 +118,42 @@ def test_a_wrapper_that_takes_any_names_gets_all_tensors():
     np.testing.assert_array_equal(extract(Wrapper(), [one]).logits, extract(encoder(), [one]).logits)
 
 
+def test_features_belong_to_the_pooled_token_if_other_tokens_have_the_same_logits():
+    """In bfloat16, about one row in 500 has another token with the logits of the pooled one."""
+    words, classifier = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, 2, bias=False)
+
+    class Last(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.classifier = words, classifier
+
+        def forward(self, input_ids):
+            return self.classifier(self.words(input_ids))[:, -1]
+
+    with torch.no_grad():  # All words have the same logits.
+        words.weight[:, 2:] = torch.randn(WORDS, WIDTH - 2)
+        classifier.weight[:, 2:] = 0.0
+        words.weight[:, :2] = 1.0
+    tokens = torch.randint(0, WORDS, (8, 5), generator=torch.Generator().manual_seed(0))
+    features = extract(Last().eval(), [{"input_ids": tokens}]).features
+    np.testing.assert_array_equal(features, words.weight[tokens[:, -1]].detach().numpy())
+
+
+@pytest.mark.parametrize("head", [None, "classifier"])
+def test_a_nan_of_a_head_on_every_token_is_an_error_that_names_it(head):
+    model = encoder(on_tokens=True)
+    with torch.no_grad():
+        model.classifier.bias[0] = torch.nan
+    with pytest.raises(ValueError, match="logits of batch 0 must be finite"):
+        extract(model, [batch(6, 4)], head=head)
+
+
+def test_an_attention_mask_in_a_tuple_causes_a_warning():
+    one = batch(6, 4)
+    with pytest.warns(truing.TruingWarning, match=r"the shape of the token ids, \(6, 4\), and is not used"):
+        extract(nn.Sequential(nn.Embedding(WORDS, 3), nn.Flatten(), nn.Linear(12, 3)), [tuple(one.values())])
+
+
 def test_a_head_on_every_token_needs_a_model_that_returns_one_token_of_each_row():
     class Mean(Encoder):
         def forward(self, input_ids, attention_mask):

@@ -1,4 +1,4 @@
-"""The embedded bank: outputs of one network for the CIFAR-10 test images and nine other sets, and of one for text.
+"""The embedded bank: outputs of an image network for CIFAR-10 and nine other sets, and of a text network.
 
 Every file is an ordinary outputs file. samples/README.md describes each set and its origin.
 """

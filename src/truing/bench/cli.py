@@ -82,9 +82,9 @@ def run_train(args: argparse.Namespace) -> None:
 
     train_set, test_set, classes = TRAINING[args.data]
     chosen = ("network", "data", "epochs", "batch", "rate", "decay", "schedule", "seed", "autocast")
-    asked = {name: vars(args)[name] for name in chosen}
+    options = {name: vars(args)[name] for name in chosen}
     as_count(args.batch, "--batch")
-    recipe, device = Recipe(classes=classes, **asked), _device(args.device)
+    recipe, device = Recipe(classes=classes, **options), _device(args.device)
     out = args.out or RUNS / f"{args.network}-{args.data}"
     train_images, test_images = load(train_set, _root(args)), load(test_set, _root(args))
     lines = train(
@@ -190,7 +190,7 @@ def _run_case(args: argparse.Namespace, case: Case, setting: Setting, locate: "L
 
 
 def _settings(args: argparse.Namespace) -> list[tuple[Setting, "Locate", "Own"]]:
-    """Return the settings that the command names, each with a function that finds its files, and own scores."""
+    """Return the settings that the command names, each with a function that finds its files, and the user's scores."""
     from .experiments.own import Own, check_methods
     from .experiments.own_setting import read_setting
     from .experiments.tasks import in_folders
@@ -214,7 +214,7 @@ def _settings(args: argparse.Namespace) -> list[tuple[Setting, "Locate", "Own"]]
         absent = [name for name in names if name not in present]
         if absent or not present:
             wanted, where = ", ".join(absent or SETTINGS), ", ".join(map(str, folders))
-            raise FileNotFoundError(f"there is no folder {wanted} in {where}: it holds a file SET.npz for each set")
+            raise FileNotFoundError(f"there is no folder {wanted} in {where}; it must hold a file SET.npz for each set")
         found += [(SETTINGS[name], in_folders(folders, SETTINGS[name]), Own()) for name in names or present]
     here = str(Path.cwd())
     methods = check_methods(args.method or [], here)
@@ -256,7 +256,7 @@ def _check_apart(paths: Mapping[str, Path | None]) -> None:
         if path is not None:
             other = seen.setdefault(real_path(path), name)
             if other != name:
-                raise ValueError(f"{other} and {name} must be two files, got {path} for both")
+                raise ValueError(f"{other} and {name} must be different files, got {path} for both")
 
 
 def _add_train(command: AddCommand) -> None:
@@ -272,7 +272,9 @@ def _add_train(command: AddCommand) -> None:
     part.add_argument("--batch", default=128, type=int, help="images per step (default: %(default)s)")
     part.add_argument("--rate", default=0.1, type=float, help="highest learning rate (default: %(default)s)")
     part.add_argument("--decay", default=5e-4, type=float, help="weight decay (default: %(default)s)")
-    part.add_argument("--schedule", default="cosine", choices=SCHEDULES, help="of the rate (default: %(default)s)")
+    part.add_argument(
+        "--schedule", default="cosine", choices=SCHEDULES, help="schedule of the learning rate (default: %(default)s)"
+    )
     part.add_argument("--seed", default=0, type=int, help="of weights, crops, flips and order (default: 0)")
     part.add_argument("--autocast", action="store_true", help="compute in bfloat16 where torch supports it")
     part.add_argument("--device", help="cpu, cuda, … (default: a GPU if available)")
@@ -288,7 +290,7 @@ def _add_extract(command: AddCommand) -> None:
     known = f"{', '.join((*DATASETS, *NOISES))}; a folder of images; an .npz of uint8 images"
     part.add_argument("--data", required=True, metavar="SET", help=known)
     part.add_argument("--labels", action="store_true", help="for an .npz: its labels are the network's classes")
-    part.add_argument("--rows", type=int, metavar="N", help="the first N images only (noise: 2,000)")
+    part.add_argument("--rows", type=int, metavar="N", help="use only the first N images (default: all; noise: 2,000)")
     part.add_argument("--seed", type=int, metavar="S", help="N random images; also the seed of noise (default: 0)")
     part.add_argument("--fit", choices=FITS, help="how to resize images (default: as in the paper)")
     part.add_argument("--odin", choices=FEATURES, help="add ODIN's scores; features of the original or perturbed image")
@@ -312,9 +314,15 @@ def _add_run(command: AddCommand) -> None:
     part.add_argument("--setting", nargs="+", metavar="S", help=sets)
     where = "folders of SETTING/SET.npz, searched in this order (default: banks)"
     part.add_argument("--banks", nargs="+", type=Path, default=[BANKS], metavar="DIR", help=where)
-    own = "a method of your own, features and base scores to a function of features; can be repeated"
+    own = "your own method: maps features and base scores to a function of features; can be repeated"
     part.add_argument("--method", action="append", metavar="MODULE:FUNCTION", help=own)
-    part.add_argument("--as", dest="conventions", default=CONVENTIONS[0], choices=CONVENTIONS, help="whose conventions")
+    part.add_argument(
+        "--as",
+        dest="conventions",
+        default=CONVENTIONS[0],
+        choices=CONVENTIONS,
+        help="conventions of truing or of the paper's authors (default: %(default)s)",
+    )
     cores = os.cpu_count() or 1
     part.add_argument("--workers", type=int, default=cores, metavar="N", help="jobs at a time (default: %(default)s)")
     part.add_argument(
@@ -362,10 +370,10 @@ def _counted(batches: Iterator[Batch], total: int) -> Iterator[Batch]:
     show_progress("")
 
 
-def _device(asked: str | None) -> str:
+def _device(name: str | None) -> str:
     import torch
 
-    device = asked or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = name or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         torch.ones(1, device=device).item()  # The device meta exists but cannot compute.
     except (RuntimeError, AssertionError) as error:

@@ -62,6 +62,6 @@ def measure(cases: list[Case], folder: Path = DATA) -> Results:
 
 
 def report(results: Results) -> str:
-    """Return the HTML page of the demo: the pages of the experiments behind a front of its own."""
+    """Return the HTML page of the demo: a first page, then the pages of the experiments."""
     beside_main = tuple(case.name for case in DEMO if case.tables and not case.has_reference)
     return page.render(with_methods_of(results, beside_main), demo_front.front(results.rows))

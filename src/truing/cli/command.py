@@ -303,7 +303,7 @@ def _add_detect(command: AddCommand) -> None:
         "--same-mix",
         action="store_true",
         default=None,
-        help="the in-distribution test rows have the class frequencies of the reference: no warning about them",
+        help="do not warn of class frequencies: in-distribution test rows have the same frequencies as the reference",
     )
     _add_rate(part)
     part.add_argument("--batch", type=int, metavar="N", help="rows per batch, for online (default: 32)")

@@ -108,8 +108,8 @@ class ContrastFit:
             )
         elif self.trust < _LITTLE_TRUST:
             notes.append(
-                f"few rows look out: rows are ranked mostly by {self.base}, with weight {self.trust:.2g} for the "
-                "learned part"
+                f"contrast learned little: rows are ranked mostly by {self.base}, with weight {self.trust:.2f} for "
+                "the learned part"
             )
         return notes
 

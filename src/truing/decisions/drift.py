@@ -322,7 +322,7 @@ def _bins(p: Floats) -> NDArray[np.intp]:
 
 
 def _ranked(counts: NDArray[np.int64], bins: NDArray[np.intp], ties: Floats) -> Floats:
-    """Return the rank u in (0, 1) of each row among the counted rows and the earlier rows of `bins`."""
+    """Return the rank u in (0, 1) of each row, among all rows in `counts` and the rows before it in `bins`."""
     below, rows = np.cumsum(counts) - counts, int(counts.sum())
     earlier = np.tri(len(bins), k=-1, dtype=bool)
     lower = below[bins] + (earlier & (bins < bins[:, None])).sum(axis=1)

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from .._check import Floats, Matrix
 from ..scores.logits import msp
 
-# The fewest rows to judge by, and the most rows to look at.
+# The smallest number of midpoints for a decision, and the largest number of rows that are used.
 _FEWEST, _MOST = 100, 2000
 
-# The share of least certain rows, and how many times as many midpoints must be less certain. A few more are tolerated,
-# because counts as small as these vary.
+# Midpoints are compared with the least certain rows, a share `_LOWEST` of all rows. `_TIMES` as many midpoints must be
+# less certain. `_TOLERATED` more are tolerated, because small counts vary.
 _LOWEST = 0.01
 _TIMES, _TOLERATED = 2, 3
 

@@ -187,7 +187,8 @@ def _batches(arrays: NDArray[Any] | Iterable[NDArray[Any]], rows: int) -> Iterat
     for array in [arrays] if isinstance(arrays, np.ndarray) else arrays:
         if not isinstance(array, np.ndarray):
             raise TypeError(
-                f"arrays must be an array or an iterable of arrays, got one that gives {type(array).__name__}"
+                f"arrays must be an array or an iterable of arrays, got one that gives {type(array).__name__}: for a "
+                "DataLoader, pass (batch[0].numpy() for batch in loader)"
             )
         if array.ndim < 2:
             raise ValueError(f"arrays must be batches of rows (n, …), got shape {array.shape}")

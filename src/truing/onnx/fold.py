@@ -164,7 +164,7 @@ class _Network:
                 )
 
     def head(self, folding: Folding, features: str | None, logits: str | None) -> tuple[str, str | None]:
-        """Return the names of the features and of the logits. The latter is None for a fit without logits."""
+        """Return the names of the features and of the logits. The second name is None for a fit without logits."""
         for name in (features, logits):
             if name is not None and name not in self.tensors:
                 raise ValueError(f"there is no tensor {name!r} in the network; there are {listed(self.tensors)}")

@@ -310,7 +310,7 @@ def column_mean_and_peak(rows: Rows) -> tuple[Floats, Floats]:
 def standard_directions(rows: Rows, level: Floats) -> tuple[Floats, Floats, Floats]:
     """Return the spread of every column, the variances along directions, and the directions scaled to variance 1.
 
-    The variances are those of the columns scaled to unit variance. `level` is the magnitude of every column's mean.
+    The variances refer to columns scaled to unit variance. `level` is the magnitude of every column's mean.
     """
     n, d = rows.features.shape
     if n < d:

@@ -404,7 +404,7 @@ def _shortest(basis: Floats, inside: Floats, norm: Floats, tolerance: float) -> 
     cleaned = np.where(is_rounding, 0.0, basis)
     rotation, triangle, pivots = _linalg.qr(cleaned * size[:, None], mode="economic", pivoting=True)
     shortest = np.zeros(k)
-    for _ in range(_REFINEMENTS):  # The zeros changed the fitted scores a little.
+    for _ in range(_REFINEMENTS):  # Correct the small error of the fitted scores that the zeros caused.
         rest = inside - basis.T @ shortest
         shortest += size * (rotation @ _linalg.solve_triangular(triangle, rest[pivots], trans=1))
     in_order = np.empty(k)

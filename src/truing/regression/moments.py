@@ -429,7 +429,9 @@ def _of_rows(features: Matrix, scores: Floats) -> Moments:
     some = np.arange(0, len(scores), max(1, len(scores) // _SAMPLED_FOR_MEAN))
     shift = _mean(np.column_stack((features[some].astype(np.float64), scores[some])))
     squares, moments = _summed_about(shift, features, scores)
-    if (squares > _MAX_SHIFT_RATIO * moments.squares).any():  # The shift was not near the mean.
+    if (
+        squares > _MAX_SHIFT_RATIO * moments.squares
+    ).any():  # The shift was too far from the mean, so rounding errors may be large.
         _, moments = _summed_about(moments.mean, features, scores)
     return moments
 

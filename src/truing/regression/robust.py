@@ -242,7 +242,7 @@ def fit_of_kept(
     read: Read, trust: Trust, sizes: Floats, count: int, basis: PrincipalComponents | None, *, intercept: bool
 ) -> LinearFit:
     """Return the least-squares fit of the `count` rows with the smallest residuals: one pass."""
-    sizes.partition(count - 1)  # In place: the order of the sizes does not matter.
+    sizes.partition(count - 1)  # Reorder in place, because the order of the sizes does not matter.
     last = float(sizes[count - 1])
     below = tied = None
     for more_below, more_tied in read("kept", MomentsOfKept(trust, last, basis)):

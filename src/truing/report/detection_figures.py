@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 TAIL = 0.001  # Share of rows at either end that a density omits.
-SMOOTHED = 50_000  # Random rows for a density, at most.
-PROJECTED = 10_000  # Random test rows, and reference rows, for the principal components, at most.
-DOTS = 600  # Random rows for a scatter plot, at most.
+SMOOTHED = 50_000  # Largest number of random rows for a density.
+PROJECTED = 10_000  # Largest number of random test rows, and of reference rows, for the principal components.
+DOTS = 600  # Largest number of random rows for a scatter plot.
 SEED = 0
 
 

@@ -50,7 +50,7 @@ def scale(
     Parameters
     ----------
     features
-        Activations (n, d) of a ReLU, or their means over a map. The sum of the largest must be positive.
+        Activations (n, d) of a ReLU, or their means over a map. The sum of the kept activations must be positive.
     weight, bias
         The head (c, d) and (c,).
     percentile
@@ -79,7 +79,7 @@ def ash(
     Parameters
     ----------
     features
-        Activations (n, d) of a ReLU, or their means over a map. The sum of the largest must be positive.
+        Activations (n, d) of a ReLU, or their means over a map. The sum of the kept activations must be positive.
     weight, bias
         The head (c, d) and (c,).
     percentile

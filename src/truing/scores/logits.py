@@ -93,7 +93,9 @@ def gen_energy_msp(logits: ArrayLike, names: Sequence[str]) -> tuple[Floats, NDA
 
 # In a batch of at least this many rows, sums of probabilities may differ from 1 by the first tolerance, which covers
 # rounding to float16. In a small batch, logits may come that close by chance, so the tolerance is rounding to float32.
+# A few logits with two decimals sum to 1 about once in a thousand batches, so fewer numbers are never refused.
 _LARGE_BATCH = 16
+_FEWEST_NUMBERS = 5
 _NEARLY_ONE, _EXACTLY_ONE = 1e-2, 1e-5
 
 
@@ -123,11 +125,11 @@ def as_temperature(temperature: float) -> float:
 
 
 def _are_probabilities(logits: Matrix) -> bool:
-    """Return whether all rows look like probabilities. In a small batch, whole numbers and a single pair do not."""
+    """Return whether all rows look like probabilities. In a small batch, whole numbers and very few numbers do not."""
     if len(logits) >= _LARGE_BATCH:
         first = logits[:_LARGE_BATCH]
         return _sum_to_one(first, _NEARLY_ONE) and all(_sum_to_one(block, _NEARLY_ONE) for _, block in blocks(logits))
-    return logits.size > 2 and _sum_to_one(logits, _EXACTLY_ONE) and bool((logits % 1 != 0).any())
+    return logits.size >= _FEWEST_NUMBERS and _sum_to_one(logits, _EXACTLY_ONE) and bool((logits % 1 != 0).any())
 
 
 def _sum_to_one(rows: Matrix, tolerance: float) -> bool:

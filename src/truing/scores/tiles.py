@@ -39,9 +39,9 @@ def by_blocks(
 def by_tiles(formula: Callable[..., Floats], *matrices: Matrix) -> Floats:
     """Return `formula` of every row (n,), in float64. Equal rows get bitwise equal scores.
 
-    BLAS may round a row of a product differently if there are other rows beside it, or fewer. Therefore every tile has
-    the same shape: the last one is filled up with its first row. A row for which the formula is undefined gets NaN or
-    infinity.
+    The rounding of a row of a product by BLAS may depend on the number and values of the other rows. Therefore every
+    tile has the same shape: the last one is filled up with its first row. A row for which the formula is undefined
+    gets NaN or infinity.
     """
 
     def fill(rows: slice, scores: Floats) -> None:

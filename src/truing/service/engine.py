@@ -454,7 +454,7 @@ class Engine:
             self._notify("snapshot failed")
             raise Unavailable(f"the snapshot cannot be stored: {self._snapshot_error}") from None
         finally:
-            self._bytes_since_snapshot = 0  # Also after a failure, so that the next group does not try again.
+            self._bytes_since_snapshot = 0  # Do this after a failure, too, so that the next group does not try again.
         self._snapshot_error = ""
         self._notify("snapshot", None, began)
         return self._snapshot

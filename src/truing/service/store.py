@@ -288,7 +288,7 @@ class Store:
 def backup(path: Path, target: Path) -> None:
     """Copy a database that may be in use to a new file, by SQLite's online backup."""
     try:
-        target.touch(0o600, exist_ok=False)  # Only the owner may read it, as with the database.
+        target.touch(0o600, exist_ok=False)  # As with the database, only the owner may read the copy.
     except FileExistsError:
         raise FileExistsError(f"{target} exists already: a backup needs a new file") from None
     with (
@@ -298,7 +298,7 @@ def backup(path: Path, target: Path) -> None:
         closing(sqlite3.connect(target)) as copy,
     ):
         source.backup(copy)
-        copy.execute("PRAGMA journal_mode = DELETE")  # One file, without a write-ahead log beside it.
+        copy.execute("PRAGMA journal_mode = DELETE")  # Store everything in one file, without a write-ahead log.
         _verify(copy, path)
 
 

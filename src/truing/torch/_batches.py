@@ -17,6 +17,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from .._check import check_finite
 from .._images import warn_of_layout, warn_of_pixels
+from .._warnings import warn
 from ..data.npz import Arrays
 
 # Keys of a dict whose tensor is the model's only input.
@@ -121,16 +122,35 @@ def _split(batch: Any, number: int, accepts: Callable[[str], bool]) -> tuple[Inp
             others = {name: tensors[name] for name in tensors if name not in (key, *LABELS) and accepts(name)}
             inputs = Inputs(batch[key], key, others)
         if inputs.main is None:
+            named = next((name for name in NAMED if name in batch), None)
+            if named is not None:
+                raise TypeError(
+                    f"{named!r} must be a torch.Tensor, got {type(batch[named]).__name__} in batch {number}: call the "
+                    'tokenizer with return_tensors="pt"'
+                )
             raise ValueError(
                 f"a batch that is a dict must have one of the keys {', '.join((*NAMED, *IMAGES))}, "
                 f"got {', '.join(map(str, batch)) or 'an empty dict'} in batch {number}"
             )
     main = inputs.main
+    if number == 0 and inputs.key is None and _is_mask(labels, main):
+        warn(
+            f"the second tensor of a batch has the shape of the token ids, {tuple(main.shape)}, and is not used: if it "
+            "is an attention mask, give batches that are dicts, with the names of the model's arguments as keys"
+        )
     if not isinstance(main, Tensor):
-        raise TypeError(f"model inputs must be a torch.Tensor, got {type(main).__name__} in batch {number}")
+        advice = ': call a tokenizer with return_tensors="pt"' if isinstance(main, str) else ""
+        raise TypeError(f"model inputs must be a torch.Tensor, got {type(main).__name__} in batch {number}{advice}")
     if main.ndim < 2:
         raise ValueError(f"model inputs must be a batch (n, …), got shape {tuple(main.shape)} in batch {number}")
     return inputs, _labels(labels, len(main), number)
+
+
+def _is_mask(value: Any, inputs: Any) -> bool:
+    """Return whether a tensor may be the attention mask of token ids."""
+    if not (isinstance(value, Tensor) and isinstance(inputs, Tensor)) or inputs.is_floating_point():
+        return False
+    return inputs.ndim == 2 and value.shape == inputs.shape
 
 
 def _accepted_names(model: nn.Module) -> Callable[[str], bool]:

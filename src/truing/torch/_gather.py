@@ -48,7 +48,7 @@ def _with_equal_columns(parts: Iterable[Arrays]) -> Iterator[Arrays]:
         rows += len(part["features"])
         yield part
     if not rows:
-        raise ValueError("loader must give at least one batch, got none")
+        raise ValueError("loader must give at least one batch, got none (a generator gives its batches only once)")
 
 
 def _in_memory(parts: Iterable[Arrays]) -> Outputs:

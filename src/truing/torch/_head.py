@@ -9,7 +9,7 @@ If no head is given, it is searched on the first batch among the `nn.Linear` lay
    matrices and none of them has the shape of that layer's output.
 
 A head may run on every token, (n, t, d) -> (n, t, c), if the model returns the logits of one token of each row, as
-language models with a classification head do. Features and logits are then those of that token.
+language models with a classification head do. Features and logits are then taken from this token.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -200,15 +200,23 @@ class _Call:
             return any(torch.allclose(ending(logits), found, rtol=_NEAR, atol=_NEAR) for ending in _ENDINGS)
 
     def returned_tokens(self, tensors: Sequence[Tensor]) -> Tensor | None:
-        """Return the number (n,) of the token of each row whose output is a row of a returned matrix, or None."""
+        """Return the number (n,) of the token of each row whose output is a row of a returned matrix, or None.
+
+        In half precision, several tokens may have the same output. A token that matches in every row comes first, and
+        then the last token.
+        """
         logits = self.logits
         if not isinstance(logits, Tensor) or logits.ndim != 3 or logits.is_meta or not logits.numel():
             return None
         for tensor in tensors:
             if tuple(tensor.shape) == (logits.shape[0], logits.shape[2]):
-                is_equal = (logits.detach() == tensor.detach()[:, None].to(logits.dtype)).all(dim=2)
+                every, one = logits.detach(), tensor.detach()[:, None].to(logits.dtype)
+                is_equal = ((every == one) | (every.isnan() & one.isnan())).all(dim=2)
                 if is_equal.any(dim=1).all():
-                    return is_equal.int().argmax(dim=1)
+                    of_all_rows = is_equal.all(dim=0)
+                    found = of_all_rows.expand_as(is_equal) if of_all_rows.any() else is_equal
+                    numbers = torch.arange(1, found.shape[1] + 1, device=found.device)
+                    return (found * numbers).argmax(dim=1)
         return None
 
 

@@ -51,7 +51,7 @@ def odin(
         The divisor of the images' normalisation, one number per channel. ε is divided by it too, and so measured in
         pixels before normalisation, as in the authors' code. By default ε is not divided.
     features
-        `"clean"`: features and logits of the image itself (Algorithm 1). `"perturbed"`: those of the moved image (the
+        `"clean"`: features and logits of the image itself (Algorithm 1). `"perturbed"`: of the perturbed image (the
         authors' code). The scores are the same.
     """
     T = as_number(temperature, "temperature", at_least=1e-100)

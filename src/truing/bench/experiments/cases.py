@@ -12,12 +12,12 @@ from .settings import Setting
 SEED = 0
 REPEATS = 10
 Seed = int | tuple[int, ...]
-SEEDS: tuple[Seed, ...] = tuple((SEED, repeat) for repeat in range(REPEATS))  # One per repeat.
+SEEDS: tuple[Seed, ...] = tuple((SEED, repeat) for repeat in range(REPEATS))  # One seed per repeat.
 IN_PER_OUT = 5  # In-distribution rows for each row of the other set.
 PENALTY, KEEP = 1e-5, 0.8
 REFERENCE_SHARE = 0.25  # Share of in-distribution rows in each half of the reference.
 FALSE_ALARM = 0.05  # False-alarm rate of cases with a reference.
-POOL = "all sets"  # The name of all sets of a setting together.
+POOL = "all sets"  # The name of the union of all sets of a setting.
 
 CONVENTIONS = ("truing", "authors")
 HEAD = "head"
@@ -61,23 +61,23 @@ class Case:
     methods: tuple[str, ...] | None = ("DLR",)  # None means all compared methods in methods.METHODS.
     values: tuple[float, ...] = ()
     varied: str = ""
-    sets: str = "single"  # single, noise-sets, subsets or single-and-pool.
-    wide: bool = True  # Whether it is also run on settings with principal components.
+    sets: str = "single"  # One of single, noise-sets, subsets and single-and-pool.
+    wide: bool = True  # Whether to run the case on settings with principal components, too.
     by_authors: bool = False  # Whether the authors' conventions give other numbers.
     has_reference: bool = False  # Whether methods get a reference and refuse rows.
-    needs_logits: bool = False  # Whether it uses logits, if there are any.
-    needs_head: bool = False  # Whether it needs the weight and bias of the network's last layer.
+    needs_logits: bool = False  # Whether the case uses logits, if there are any.
+    needs_head: bool = False  # Whether the case needs the weight and bias of the network's last layer.
     has_own_scores: bool = True  # Whether the user's base scores are added.
     has_own_methods: bool = False  # Whether the user's methods are added.
-    slow: bool = False  # Whether it takes minutes instead of seconds.
-    is_main: bool = False  # Whether its means are the summary table.
-    is_beside_main: bool = False  # Whether its means follow the summary table.
-    about: str = ""  # A note below its tables.
-    tables: tuple[str, ...] = ("means",)  # means, pool, by-set, means-of-each-set, by-subset, by-value.
-    beside: str = ""  # The case whose rows replace its own base scores in the table.
+    slow: bool = False  # Whether the case takes minutes instead of seconds.
+    is_main: bool = False  # Whether this is the main case, whose means are in the summary.
+    is_beside_main: bool = False  # Whether the summary shows the means of this case after the main case.
+    about: str = ""  # A note below the tables.
+    tables: tuple[str, ...] = ("means",)  # Kinds: means, pool, by-set, means-of-each-set, by-subset, by-value.
+    beside: str = ""  # The case whose rows replace the base scores of this case in tables.
     counts: str = "fewer"  # Which row counts the notes give: fewer, total or none.
-    axis: Axis | None = None  # The axis of its curves, if any.
-    paper_tables: tuple[str, ...] = ()  # Tables of paper.csv; the first with a number is used.
+    axis: Axis | None = None  # The x-axis of the case's curves, if there are any.
+    paper_tables: tuple[str, ...] = ()  # Tables in paper.csv. The first table with a number is used.
     paper_inside: tuple[str, ...] = ()  # The in-distribution sets in the paper; empty means all.
 
 

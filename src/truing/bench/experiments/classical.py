@@ -1,7 +1,7 @@
-"""Three traditional detectors as the paper sets them: fitted on the features of the test mix itself, without labels.
+"""Three traditional detectors. As in the paper, they are fitted on the features of the test mix, without labels.
 
-Each returns one score per row, higher = more in-distribution, of the rows it is fitted on or, where given, of `unseen`
-ones; the randomness comes from the caller.
+Each function returns one score per row, higher = more in-distribution: of the `unseen` rows if given, otherwise of the
+fitted rows.
 """
 
 import warnings
@@ -17,13 +17,13 @@ from ...data.extras import install
 
 TREES = 100
 NEIGHBOURS = 20
-_PASSES = 1000  # Of expectation and maximisation; a mixture that needs more is refused.
+_PASSES = 1000  # Iterations of expectation and maximisation. A mixture that needs more is an error.
 
 
 def isolation_forest(
     features: ArrayLike, rng: np.random.Generator, *, unseen: ArrayLike | None = None, trees: int = TREES
 ) -> Floats:
-    """Return minus the isolation forest's anomaly score (n,)."""
+    """Return the isolation forest's anomaly score of every row (n,), negated."""
     forest = _sklearn("ensemble").IsolationForest(n_estimators=as_count(trees, "trees"), random_state=_seed(rng))
     matrix = _rows(features)
     return _scores(forest.fit(matrix).score_samples(matrix if unseen is None else _rows(unseen)))
@@ -32,7 +32,7 @@ def isolation_forest(
 def local_outlier(
     features: ArrayLike, rng: np.random.Generator, *, unseen: ArrayLike | None = None, neighbours: int = NEIGHBOURS
 ) -> Floats:
-    """Return minus the local outlier factor (n,) of every row among all of them; nothing in it is random."""
+    """Return the local outlier factor of every row (n,), negated. It does not use `rng`."""
     matrix = _rows(features)
     count = as_count(neighbours, "neighbours", at_most=len(matrix) - 1)
     factor = _sklearn("neighbors").LocalOutlierFactor(n_neighbors=count, novelty=unseen is not None).fit(matrix)
@@ -47,14 +47,14 @@ def mixture(
     components: int,
     covariance: str = "full",
 ) -> Floats:
-    """Return the log-likelihood (n,) of every row under a Gaussian mixture of all of them."""
+    """Return the log-likelihood of every row (n,) under a Gaussian mixture of the fitted rows."""
     matrix = _rows(features)
     count = as_count(components, "components", at_most=len(matrix))
     model = _sklearn("mixture").GaussianMixture(
         count, covariance_type=covariance, max_iter=_PASSES, random_state=_seed(rng)
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # That it did not converge is said below, as an error.
+        warnings.simplefilter("ignore")  # The check below replaces the warning about convergence.
         model.fit(matrix)
     if not model.converged_:
         raise ArithmeticError(f"a mixture of {count} components did not converge in {_PASSES} passes")

@@ -67,9 +67,9 @@ class Method:
     """A way to true a base score, and the cases that use it."""
 
     fit: Fit
-    is_compared: bool = False  # Whether cases without a list of methods run it.
-    by_authors: Fit | None = None  # The version by the authors' conventions, if it differs.
-    with_components: bool = True  # Whether it has a unique solution on centred components.
+    is_compared: bool = False  # Whether cases without a list of methods run this method.
+    by_authors: Fit | None = None  # The method by the authors' conventions, if it differs.
+    with_components: bool = True  # Whether the fit has a unique solution on centred components.
 
 
 METHODS = {
@@ -85,7 +85,7 @@ def methods_of(case: Case, setting: Setting, conventions: str, own: Mapping[str,
     """Return the methods of a case by name, under the given conventions. `own` holds the user's methods."""
     methods = METHODS | {name: Method(fit) for name, fit in (own or {}).items()}
     names = case.methods or [name for name, method in METHODS.items() if method.is_compared]
-    chosen = {name: methods[name] for name in names if name != CONTRAST}  # Contrast is not a fit of a base score.
+    chosen = {name: methods[name] for name in names if name != CONTRAST}  # Contrast is not a `Fit` of a base score.
     if setting.components is not None:
         chosen = {name: method for name, method in chosen.items() if method.with_components}
     if conventions == CONVENTIONS[0]:
@@ -96,9 +96,9 @@ def methods_of(case: Case, setting: Setting, conventions: str, own: Mapping[str,
 def compare(
     mix: Mix, methods: dict[str, Fit], components: int | None, rng: np.random.Generator, *, fitted: bool = True
 ) -> Iterator[Measurement]:
-    """Yield the metrics of each method on the rows it is fitted on, and on one half after a fit to the other half.
+    """Yield the metrics of each method on the fitted rows, and on one half of the rows after a fit to the other half.
 
-    `fitted=False` skips the former.
+    `fitted=False` skips the metrics on the fitted rows.
     """
     seen, unseen = mix.halves(rng)
     all_features, seen_features = SharedFeatures(mix.features, components), SharedFeatures(seen.features, components)

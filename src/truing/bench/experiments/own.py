@@ -12,12 +12,15 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from traceback import extract_tb
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 
 from ..._check import Floats, Matrix, as_vector
 from ...data.columns import read_columns
+from ...data.npz import reason
 from ...outputs import Outputs
 from ...regression.fits import SharedFeatures
 from ...scores import SCORES
@@ -40,7 +43,7 @@ class Own:
     folder: str = ""
 
     def added_to(self, case: Case) -> Case:
-        """Return the case with the user's scores and methods added to its own, where the case compares any."""
+        """Return the case with the user's scores and methods added, if the case allows them."""
         if case.has_own_scores:
             case = replace(case, bases=(*case.bases, *(name for name, _ in self.scores)))
         if case.has_own_methods and self.methods:
@@ -56,14 +59,15 @@ class Own:
         source = dict(self.scores)[name]
         if not is_function(source):
             return np.concatenate([_column(path, source) for path in paths])
-        scores = as_vector(load_function(source, self.folder)(outputs), f"what {source} returns")
+        scores = as_vector(_call(source, load_function(source, self.folder), outputs), f"what {source} returns")
         if len(scores) != len(outputs):
             raise ValueError(f"{source} must return one score per row, {len(outputs):,}, got {len(scores):,}")
         return scores
 
     def fits(self, components: int | None) -> dict[str, Fit]:
-        """Return the user's methods by name, confined to the setting's principal components where it has any."""
-        return {method_name(source): _fit(load_function(source, self.folder), components) for source in self.methods}
+        """Return the user's methods by name, confined to the setting's principal components if it has any."""
+        functions = {method_name(source): load_function(source, self.folder) for source in self.methods}
+        return {name: _fit(name, function, components) for name, function in functions.items()}
 
     def described(self) -> dict[str, Any]:
         """Return the sources, and the SHA-256 of every module among them, as records store them."""
@@ -115,8 +119,8 @@ def load_function(source: str, folder: str) -> Callable[..., Any]:
         sys.path.insert(0, folder)
     try:
         function = getattr(import_module(module), name, None)
-    except ImportError as error:
-        raise ValueError(f"cannot import {source}: {error}") from None
+    except Exception as error:  # The module may raise anything.
+        raise ValueError(f"cannot import {source}: {type(error).__name__}: {reason(error)}") from None
     if not callable(function):
         received = "no such name" if function is None else type(function).__name__
         raise ValueError(f"{source} must name a function of the module {module}, got {received}")
@@ -124,19 +128,39 @@ def load_function(source: str, folder: str) -> Callable[..., Any]:
     return loaded
 
 
-def _fit(method: Callable[..., Any], components: int | None) -> Fit:
+def _call(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of the user. If it fails, raise an error with its name, file and line.
+
+    Other scores and methods use the same arrays, so the function gets read-only views.
+    """
+    try:
+        return function(*map(_read_only, arguments))
+    except Exception as error:
+        place = extract_tb(error.__traceback__)[-1]
+        where = f"{Path(place.filename).name}, line {place.lineno}"
+        raise ValueError(f"{name} failed with {type(error).__name__}: {error} ({where})") from error
+
+
+def _read_only(value: Any) -> Any:
+    if isinstance(value, Outputs):
+        columns = {name: _read_only(column) for name, column in value._columns().items()}
+        return Outputs._of_checked(columns, value.model)
+    view = value.view()
+    view.flags.writeable = False
+    return view
+
+
+def _fit(name: str, method: Callable[..., Any], components: int | None) -> Fit:
     def fit(features: SharedFeatures, scores: Floats) -> Scorer:
         place = principal_coordinates(features.matrix, components)
-        score = method(place(features.matrix), scores)
+        score = _call(name, method, place(features.matrix), scores)
         if not callable(score):
-            raise TypeError(
-                f"{method.__name__} must return a function from features to scores, got {type(score).__name__}"
-            )
+            raise TypeError(f"{name} must return a function from features to scores, got {type(score).__name__}")
 
         def scorer(rows: Matrix) -> Floats:
-            trued = as_vector(score(place(rows)), f"what {method.__name__} returns")
+            trued = as_vector(_call(name, score, place(rows)), f"what {name} returns")
             if len(trued) != len(rows):
-                raise ValueError(f"{method.__name__} must return one score per row, {len(rows):,}, got {len(trued):,}")
+                raise ValueError(f"{name} must return one score per row, {len(rows):,}, got {len(trued):,}")
             return trued
 
         return scorer
@@ -152,8 +176,10 @@ def _column(path: Path, column: str) -> Floats:
 
 
 def _module_hash(source: str, folder: str) -> str:
-    module = sys.modules[load_function(source, folder).__module__]
-    file = getattr(module, "__file__", None)
+    function = load_function(source, folder)
+    # Other callables, such as partial objects, do not name the module that defines them.
+    name = function.__module__ if isinstance(function, FunctionType) else source.partition(":")[0]
+    file = getattr(sys.modules[name], "__file__", None)
     return "" if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16]
 
 

@@ -1,4 +1,4 @@
-"""A user's setting: a TOML file that names a network, the outputs files of its sets, and scores of the user's own.
+"""A user's setting: a TOML file with the name of a network, the outputs files of its sets, and the user's scores.
 
     name = "my-network"                # used in tables and as the folder of rows
     network = "ResNet-18, ours"        # free text; files from `truing bench extract` name their network themselves
@@ -62,7 +62,7 @@ def read_setting(path: Path) -> tuple[Setting, Locate, Own]:
         raise FileNotFoundError(f"there is no file {path}")
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # Neither TOML nor UTF-8.
+    except ValueError as error:  # The file is not TOML, or not UTF-8.
         raise ValueError(f"{path} must be a TOML file: {error}") from None
     try:
         _check(table)

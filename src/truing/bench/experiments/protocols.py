@@ -62,7 +62,7 @@ class Job:
     own: Own = NOTHING_OWN
 
     def methods(self) -> dict[str, Fit]:
-        """Return the methods of the case, with the user's among them."""
+        """Return the methods of the case, including the user's methods."""
         return methods_of(self.case, self.setting, self.conventions, self.own.fits(self.setting.components))
 
     def repeats(self) -> Iterator[tuple[Mix, np.random.Generator, bool]]:
@@ -209,7 +209,7 @@ def _reacted(job: Job, fitted: Mix, scored: Mix, kind: str) -> Measurements:
 
 
 def detect_outliers(job: Job) -> Measurements:
-    """Run the traditional detectors, fitted to the mix itself, and to one half to score the other half."""
+    """Run the traditional detectors: fitted to the whole mix, and fitted to one half and scored on the other half."""
     for mix, split, new in job.repeats():
         if not new:
             continue
@@ -238,7 +238,7 @@ def vary_out_share(job: Job) -> Measurements:
 
 
 def vary_test_rows(job: Job) -> Measurements:
-    """Decide every number of test rows. Numbers that need more rows than there are get skipped."""
+    """Decide every number of test rows. Numbers that need more rows than available are skipped."""
     for rest, reference, _ in _with_reference(job):
         for size in map(int, job.case.values):
             rows_out = round(OUT_SHARE * size)
@@ -281,7 +281,7 @@ def _decide(job: Job, value: Value, mix: Mix, reference: Reference) -> Measureme
 
 
 def _streamed(features: Matrix, scores: Floats, order: Index, batch: int) -> tuple[Floats, Floats]:
-    """Return the score of every row after and before its batch is learned (NaN before the first batch)."""
+    """Return two scores of every row: after and before its batch is learned. The first batch has NaN before."""
     detector, after, before = Detector("given"), np.empty(len(order)), np.full(len(order), np.nan)
     for start in range(0, len(order), batch):
         rows = order[start : start + batch]

@@ -1,4 +1,4 @@
-"""What outputs files were made from: the number of rows, the network, the weights and the data set.
+"""The provenance of outputs files: the number of rows, the network, the weights and the data set.
 
 `truing bench extract` writes a note with this information into every file. Files from other tools may have no note.
 """
@@ -19,7 +19,7 @@ FileInfo = dict[str, Any]
 
 
 def describe_file(path: Path) -> FileInfo:
-    """Return what a file holds and its note as `made`, None if it has no note."""
+    """Return a description of a file. `made` is the file's note, or None."""
     info: FileInfo = {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()[:16]}
     arrays = read_npz(path) if path.suffix == ".npz" else {}
     if not arrays or "features" in arrays:  # Otherwise the file holds the weight and bias of a head.

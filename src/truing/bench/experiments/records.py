@@ -200,7 +200,7 @@ def about(choices: Mapping[str, Any], setting: Setting, data: Mapping[str, FileI
 def _files(folder: Path) -> list[Path]:
     files = sorted(folder.rglob("*.jsonl"))
     if not any(file.stat().st_size for file in files):
-        raise FileNotFoundError(f"there are no rows in {folder}: truing bench run makes them")
+        raise FileNotFoundError(f"there are no rows in {folder}: create rows with truing bench run")
     return files
 
 

@@ -1,4 +1,4 @@
-"""Methods with a reference: their scores of the test rows, and which test rows they refuse.
+"""Methods with a reference: scores of the test rows, and shares of refused test rows.
 
 As in `truing.detect`, reference rows join the fits of DLR and RLR, so they are exchangeable with in-distribution test
 rows and p-values are valid. Contrast, and base scores that need a reference, learn from the learning half and decide

@@ -32,7 +32,7 @@ _SPREAD = ("fpr95", "fpr95_paper", "auroc", "detected", "false_alarms")
 
 @dataclass(frozen=True)
 class RunResult:
-    """The files that a run lacked, and the number of jobs that were repeated because other code had run them."""
+    """The missing files of a run, and the number of jobs that were repeated because their code has changed."""
 
     missing: list[str]
     repeated: int
@@ -49,7 +49,7 @@ def run(
     progress: Progress,
     own: Own = NOTHING_OWN,
 ) -> RunResult:
-    """Run the jobs of a case on a setting that are not done yet. Jobs that other code has done are repeated."""
+    """Run the unfinished jobs of a case on a setting. Repeat finished jobs whose code has changed."""
     wanted = tasks(case, setting, locate, conventions, own=own)
     files = {name: path for task in wanted for name, path in task.paths.items()}
     ready = [task for task in wanted if task.is_ready]
@@ -81,7 +81,7 @@ def run_task(task: Task) -> tuple[float, list[Row]]:
             rows = rows_of(job)
             seconds = perf_counter() - start
     except (TypeError, ValueError, ArithmeticError) as error:
-        raise ValueError(f"{task.setting.name}, {task.case.name}, {task.name}: {error}") from None
+        raise ValueError(f"{task.name}: {error}") from None
     return seconds, [{"outside": display_name(task.setting, task.outside), **row} for row in rows]
 
 

@@ -35,9 +35,9 @@ class Task:
     conventions: str
     outside: tuple[str, ...]
     paths: dict[str, Path | None]
-    folder: str = ""  # The subfolder of its files: one of ODIN's, or empty.
+    folder: str = ""  # The subfolder of the job's files: one of ODIN's, or empty.
     seeds: tuple[Seed, ...] = SEEDS
-    head_path: Path | None = None  # The network's last layer, if there is a file of it.
+    head_path: Path | None = None  # The path of the network's last layer, if there is a file.
     own: Own = NOTHING_OWN
 
     @property
@@ -65,7 +65,7 @@ class Task:
         return replace(mix, logits=np.concatenate([part._need("logits") for part in parts]), labels=parts[0].labels)
 
     def head(self) -> Head | None:
-        """Return the weight and bias of the network's last layer, or None without a file of them."""
+        """Return the weight and bias of the network's last layer, or None if they have no file."""
         if self.head_path is None:
             return None
         arrays = {name: array for name, array in read_npz(self.head_path).items() if name != NOTE}

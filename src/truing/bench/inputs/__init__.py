@@ -1,1 +1,1 @@
-"""What goes into the experiments: networks, their data, training, and the extraction of outputs."""
+"""Inputs of the experiments: networks, data sets, training, and the extraction of outputs."""

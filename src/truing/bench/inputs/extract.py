@@ -84,9 +84,9 @@ def save_bank(path: AnyPath, outputs: Outputs, note: Mapping[str, Any]) -> None:
 def save_head(path: AnyPath, network: nn.Module, note: Mapping[str, Any]) -> None:
     """Write the weight (c, d) and bias (c,) of the last linear layer."""
     head = [module for module in network.modules() if isinstance(module, nn.Linear)][-1]
-    arrays = {"weight": head.weight, "bias": torch.zeros(len(head.weight)) if head.bias is None else head.bias}
-    held = {name: array.detach().cpu().numpy() for name, array in arrays.items()}
-    write_npz(path, {**held, NOTE: _as_bytes(note)})
+    tensors = {"weight": head.weight, "bias": torch.zeros(len(head.weight)) if head.bias is None else head.bias}
+    arrays = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+    write_npz(path, {**arrays, NOTE: _as_bytes(note)})
 
 
 def check_target(path: AnyPath) -> None:

@@ -1,6 +1,6 @@
-"""The options of `truing bench extract`: images, their labels, their fit, and ODIN.
+"""The options of `truing bench extract`: images, labels, resizing, and ODIN.
 
-Where it says nothing, the paper's setting for that network and set stands.
+Defaults are the paper's settings for the network and the data set.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def noise_seed(args: argparse.Namespace) -> int | None:
 
 
 def picture_fit(args: argparse.Namespace, network: Network) -> str:
-    """Return the name of the fit: how the images are brought to the network's size."""
+    """Return the name of the function in `FITS` that resizes the images to the network's size."""
     if args.fit is not None:
         return str(args.fit)
     prepared = args.data in DATASETS and DATASETS[args.data].as_is and network.preprocessing.size == PREPARED_SIZE
@@ -49,12 +49,12 @@ def picture_fit(args: argparse.Namespace, network: Network) -> str:
 
 def odin_of(args: argparse.Namespace, network: Network) -> Odin | None:
     """Return ODIN's parameters, or None without ODIN."""
-    asked = {name: vars(args)[name] for name in ("temperature", "epsilon") if vars(args)[name] is not None}
+    given = {name: vars(args)[name] for name in ("temperature", "epsilon") if vars(args)[name] is not None}
     if args.odin is None:
-        if asked:
-            raise ValueError(f"--{next(iter(asked))} is a parameter of ODIN: add --odin {' or '.join(FEATURES)}")
+        if given:
+            raise ValueError(f"--{next(iter(given))} is a parameter of ODIN: add --odin {' or '.join(FEATURES)}")
         return None
-    odin = replace(network.odin, features=args.odin, **asked)
+    odin = replace(network.odin, features=args.odin, **given)
     as_number(odin.temperature, "--temperature", at_least=_COLDEST)
     as_number(odin.epsilon, "--epsilon", at_least=0)
     if odin.features == "perturbed" and not odin.epsilon:

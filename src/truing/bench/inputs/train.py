@@ -1,7 +1,7 @@
 """Train a network from scratch: SGD with Nesterov momentum, random crops and flips, and a rate that falls to zero.
 
-Every step draws its randomness from the seed and its own number, so a run that was stopped goes on from
-its last checkpoint to the very parameters it would have had (bit for bit on one CPU).
+The random numbers of a step depend only on the seed and the number of the step. A run that resumes from a checkpoint
+therefore ends with the same parameters as an uninterrupted run (bit-identical on one CPU).
 """
 
 import hashlib
@@ -244,9 +244,9 @@ def _resume(run: Run, recipe: Recipe, data: Data, path: Path, device: str) -> No
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {path} to resume")
     try:
-        held = read_torch(path, device)
-        began = {name: held["recipe"][name] for name in asdict(recipe)}
-        seen = {name: held["data"][name] for name in data}
+        stored = read_torch(path, device)
+        began = {name: stored["recipe"][name] for name in asdict(recipe)}
+        seen = {name: stored["data"][name] for name in data}
     except Exception as error:  # A damaged file may raise any exception.
         raise _not_ours(path, error) from None
     other = [f"{name} {began[name]}" for name, value in asdict(recipe).items() if began[name] != value]
@@ -255,9 +255,9 @@ def _resume(run: Run, recipe: Recipe, data: Data, path: Path, device: str) -> No
     if seen != data:
         raise ValueError(f"{path} can only be resumed with the same {seen['rows']} images, got other images")
     try:
-        run.network.load_state_dict(held["model"])
-        run.optimizer.load_state_dict(held["optimizer"])
-        run.step, run.loss, run.log = int(held["step"]), float(held["loss"]), list(held["log"])
+        run.network.load_state_dict(stored["model"])
+        run.optimizer.load_state_dict(stored["optimizer"])
+        run.step, run.loss, run.log = int(stored["step"]), float(stored["loss"]), list(stored["log"])
     except Exception as error:
         raise _not_ours(path, error) from None
 

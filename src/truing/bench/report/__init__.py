@@ -1,1 +1,1 @@
-"""What is made of rows: tables beside the paper's, figures, one page."""
+"""Reports of rows: tables with the paper's numbers, figures, and an HTML page."""

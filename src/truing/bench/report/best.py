@@ -17,7 +17,7 @@ _Cells = dict[tuple[int, int], str]
 def with_best(table: Table) -> Table:
     """Return the table with the best printed values marked: in each column, or in each line if a line is a mix of sets.
 
-    Only columns of a known metric are marked. The column or the title of the table names the metric.
+    Only cells of a metric in `BETTER` are marked. The head of the column or the title of the table names the metric.
 
     >>> table = Table("net: AUROC, set by set", ("base", "svhn"), (("msp", "89.0"), ("msp + DLR", "97.6 ± 0.1")))
     >>> sorted(with_best(table).best)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DASHES: dict[str, Any] = {"fitted": "solid", "unseen": (0, (4, 1.5))}
 DOTS = (0, (1, 1.2))
-NO_VALUE = inf  # For rows that have no value.
+NO_VALUE = inf  # The value of rows that have no value.
 SMALL = 9.0  # Font size of legends.
 SET_NAMES = 8.0  # Font size of the names of sets.
 TENS = (0.01, 0.1, 1, 10, 100, 1000, 10000)
@@ -42,7 +42,7 @@ class Metric:
 
     @property
     def axis(self) -> str:
-        """Return the label of an axis, with the direction of better."""
+        """Return the label of the axis, with the direction of better values."""
         if self.column == "false_alarms":
             return f"{self.name}, % (at most {100 * FALSE_ALARM:g} allowed)"
         return f"{self.name}, % ({'lower' if self.low_is_good else 'higher'} is better)"
@@ -77,7 +77,7 @@ class Line:
 
     @property
     def is_level(self) -> bool:
-        """Return whether no row has a value, so that the line is level."""
+        """Return whether no row has a value. Such a line is horizontal."""
         return all(set(curve) == {NO_VALUE} for curve in self.sets.values())
 
     def mean(self) -> Curve:
@@ -111,7 +111,7 @@ def lines(rows: list[Row], metric: Metric) -> list[Line]:
     the last point of the line over batch sizes.
     """
     by_kind: dict[tuple[str, str], dict[str, Curve]] = {}
-    order = list(STROKES)  # As in the legends.
+    order = list(STROKES)  # The same order as in the legends.
     for row in sorted(rows, key=lambda row: order.index(row["method"]) if row["method"] in order else len(order)):
         is_stream = _axis(row).scale == "ordinal" and row["method"] == "DLR"
         method = "Online DLR" if is_stream else row["method"]

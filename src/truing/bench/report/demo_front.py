@@ -1,9 +1,10 @@
-"""The front of the demo's report: the result in two sentences, and tables of all methods on every set."""
+"""The first page of the demo's report: the result in two sentences, and tables of all methods on every set."""
 
 from collections.abc import Iterator
 from html import escape
 
 from ...report.table import Table
+from ..experiments.cases import CONTRAST
 from ..experiments.records import Row
 from . import terminal
 from .page import Front
@@ -16,7 +17,7 @@ also learns from reference rows, which differ from the test rows, and adds what 
 
 
 def front(rows: list[Row]) -> Front:
-    """Return the front of the report from the rows of the demo."""
+    """Return the first page of the report from the rows of the demo."""
     lines = terminal.lines(rows)
     tables = [table for base in dict.fromkeys(line.base for line in lines) for table in _of_base(base, lines)]
     tables += [detected_table(rows)] if terminal.decided(rows) else []
@@ -66,12 +67,12 @@ def _of_base(base: str, lines: list[terminal.Line]) -> Iterator[Table]:
 
 
 def _answer(rows: list[Row]) -> str:
-    """Return the result: what contrast does to FPR95 and to the detected share, and under which protocol."""
+    """Return the result in HTML: FPR95 and detected shares with and without contrast, and the protocol."""
     mean = next(line for line in terminal.lines(rows) if line.outside == terminal.MEAN)
     fpr95 = {method: f"{cell.fpr95} %" for method, cell in mean.cells.items()}
     sets = len({row["outside"] for row in terminal.fitted(rows)})
     decided = terminal.decided(rows)
-    best = "contrast" if decided else "DLR"
+    best = CONTRAST if decided else "DLR"
     parts = [
         f'<p class="answer">Mean FPR95 over {sets} out-of-distribution sets: {escape(mean.base)} {fpr95["base"]} →'
         f" <b>{best} {fpr95[best]}</b> (lower is better).</p>"
@@ -82,7 +83,7 @@ def _answer(rows: list[Row]) -> str:
         base = next(iter(means))
         inside, rest = terminal.fitted(rows)[0]["rows_in"], decided[0]["rows_in"]
         parts.append(
-            f"<p>At {terminal.rate()} false alarms, contrast detects <b>{terminal.per_cent(means['contrast'])} %</b> of"
+            f"<p>At {terminal.rate()} false alarms, contrast detects <b>{terminal.per_cent(means[CONTRAST])} %</b> of"
             f" the out-of-distribution rows, and {escape(base)} detects {terminal.per_cent(means[base])} %. Contrast"
             f" gets a reference: {inside - rest:,.0f} of the {inside:,.0f} rows of CIFAR-10 test, drawn at random. It"
             f" is measured on the other {rest:,.0f}. The network was not trained on these rows. DLR and RLR have"

@@ -24,8 +24,8 @@ MARKS: dict[str, dict[str, Any]] = {
 }
 OTHER_MARK = {"marker": "D", "markersize": 4.5}
 UNSEEN = {"marker": "|", "markersize": 9}
-WIDTH, PITCH, HEAD, FOOT = 4.4, 0.2, 0.6, 0.5  # Inches; PITCH is from line to line.
-COLUMNS = 3  # Of the legend of the overview.
+WIDTH, PITCH, HEAD, FOOT = 4.4, 0.2, 0.6, 0.5  # Inches. PITCH is the distance between lines.
+COLUMNS = 3  # Height of the overview's legend.
 BASE_SCORE = {"none": "base score"}
 REFERENCE = "with reference"  # The line of the overview that shows contrast.
 LETTER = 0.05  # Inches of height for each letter of a rotated name.

@@ -1,11 +1,15 @@
-"""A Markdown page whose numbers are those of the rows: a template in, with expressions in double braces, a page out.
+"""Fill a Markdown template: replace expressions in double braces by numbers from stored rows.
 
     python -m truing.bench.report.fill docs/reproduce.md.in docs/results/rows docs/reproduce.md
 
-An expression names a cell of the tables that `truing bench report` makes: `{{SETTING CASE | line | column}}`. A
-setting may be written by its short name in `SHORT`; after the case may stand `authors` (the authors' conventions)
-and the title of one of the case's tables, where it is not the first; after the line, `@` and the value of what the
-case varies. A first word with a meaning of its own, from `FUNCTIONS`, computes from such cells.
+The expression `{{SETTING CASE | line | column}}` names a cell of a table in the output of `truing bench report`:
+
+- SETTING is the name of a setting, or its short name in `SHORT`.
+- CASE may be followed by `authors`, for the authors' conventions, and by the title of a table. The default is the
+  first table of the case.
+- The line may be followed by `@` and a value of the quantity that the case varies.
+
+An expression that begins with a name in `FUNCTIONS` is computed from such cells.
 """
 
 import re
@@ -35,13 +39,13 @@ _EXPRESSION = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 
 @dataclass(frozen=True)
 class Source:
-    """Results, and the tables that are made of them."""
+    """Results and their tables."""
 
     results: Results
 
     @cached_property
     def tables(self) -> dict[tuple[str, str, str], list[Table]]:
-        """Every table, by (conventions, setting, case)."""
+        """All tables, by (conventions, setting, case)."""
         return all_tables(self.results)
 
     def table(self, words: str) -> Table:
@@ -87,7 +91,7 @@ class Source:
 
 
 def fill(template: str, results: Results) -> str:
-    """Return the template with every expression in it replaced by what it stands for."""
+    """Return the template with every expression replaced by its value."""
     source = Source(results)
 
     def replaced(match: re.Match[str]) -> str:
@@ -103,13 +107,13 @@ def fill(template: str, results: Results) -> str:
 
 
 def _change(source: Source, expression: str) -> str:
-    """Return how far a method moves its base score: `change R56 samples | msp + DLR @100 | AUROC`."""
+    """Return the change of a base score's metric by a method: `change R56 samples | msp + DLR @100 | AUROC`."""
     moved = _moved(source, expression)
     return f"{moved:+.1f}".replace("-", "−") if moved else "0.0"
 
 
 def _best(source: Source, expression: str) -> str:
-    """Return the best of a curve, and where it is: `best WRN kept-share | msp + RLR | FPR95`."""
+    """Return the best value of a curve, and its place: `best WRN kept-share | msp + RLR | FPR95`."""
     words, line, column = _parts(expression, 3)
     values = _values(source, words, line)
     choose = max if column.startswith("AUROC") else min
@@ -119,7 +123,7 @@ def _best(source: Source, expression: str) -> str:
 
 
 def _better(source: Source, expression: str) -> str:
-    """Return on how many combinations a method is better: `better R56 combinations FPR95 | msp + DLR`."""
+    """Return the number of combinations on which a method is better: `better R56 combinations FPR95 | msp + DLR`."""
     words, column = _parts(expression, 2)
     table, base = source.table(words), column.partition(" + ")[0]
     old, new = ([_as_number(line[table.heads.index(name)]) for line in table.lines] for name in (base, column))
@@ -129,9 +133,9 @@ def _better(source: Source, expression: str) -> str:
 
 
 def _costs(source: Source, expression: str) -> str:
-    """Return at which shares a method is worse than its base score: `costs R56 rate | msp + DLR | AUROC`.
+    """Return the shares at which a method is worse than its base score: `costs R56 rate | msp + DLR | AUROC`.
 
-    Worse by what is printed, a tenth of a point or more.
+    Printed values are compared, so the method is worse by a tenth of a point or more.
     """
     words, line, column = _parts(expression, 3)
     values = _values(source, words, line)
@@ -140,7 +144,7 @@ def _costs(source: Source, expression: str) -> str:
 
 
 def _paper(source: Source, expression: str) -> str:
-    """Return what the paper prints: `paper table | CIFAR-10 | msp + DLR | FPR95`, with `on SET` behind for one set."""
+    """Return the paper's number: `paper table | CIFAR-10 | msp + DLR | FPR95`, followed by `on SET` for one set."""
     case, inside, line, column = _parts(expression, 4)
     line, _, value = line.partition(" @")
     base, _, method = line.partition(" + ")
@@ -148,30 +152,30 @@ def _paper(source: Source, expression: str) -> str:
     options = {"outside": outside} if outside else {}
     found = printed(CASES[case], inside, base, method or "none", batch=int(value) if value else None, **options)
     if found is None:
-        raise ValueError("the paper prints no such number")
+        raise ValueError("the paper does not have this number")
     return f"{100 * (found.fpr95 if column == 'FPR95' else found.auroc):.1f}"
 
 
 def _network(source: Source, expression: str) -> str:
-    """Return the network of a setting, as its files or else the setting name it."""
+    """Return the network of a setting, as recorded in its files or described by the setting."""
     return network_named(source.results, SHORT.get(expression, expression))
 
 
 def _rows_in(source: Source, expression: str) -> str:
-    """Return the most in-distribution rows that a base score had: `rows_in WRN odin`."""
+    """Return the largest number of in-distribution rows of a base score: `rows_in WRN odin`."""
     setting, base = expression.split()
     return f"{max(row['rows_in'] for row in source.rows(setting) if row['base'] == base):,.0f}"
 
 
 def _rows_out(source: Source, expression: str) -> str:
-    """Return the most rows of another set that a base score had in `table`: `rows_out WRN odin`."""
+    """Return the largest number of out rows of a base score in the main case: `rows_out WRN odin`."""
     setting, base = expression.split()
     rows = source.rows(setting)
     return f"{max(row['rows_out'] for row in rows if row['base'] == base and CASES[row['case']].is_main):,.0f}"
 
 
 def _conventions(source: Source, expression: str) -> str:
-    """Return how far the two conventions of FPR95 lie apart at most, in the means of a case: `conventions table`."""
+    """Return the largest difference of a case's mean FPR95 between the two conventions: `conventions table`."""
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in source.results.rows:
         if (row["case"], row["conventions"]) == (expression, CONVENTIONS[0]):
@@ -182,16 +186,16 @@ def _conventions(source: Source, expression: str) -> str:
 
 
 def _code(source: Source, expression: str) -> str:
-    """Return the code that made the rows, as they name it."""
+    """Return the recorded versions of the code that made the rows."""
     named = [name for name in source.results.settings if source.results.of(name)]
     return "; ".join(dict.fromkeys(code for name in named for code in codes(source.results, name)))
 
 
 def _check(source: Source, expression: str) -> str:
-    """Return nothing where the first cell is smaller than the second; else an error: `check A < B`."""
+    """Return an empty string, or raise an error unless one cell is less than another: `check A < B`."""
     left, _, right = expression.partition(" < ")
     if not source.number(left) < source.number(right):
-        raise ValueError(f"does not hold: {source.cell(left)} and {source.cell(right)}")
+        raise ValueError(f"{source.cell(left)} is not less than {source.cell(right)}")
     return ""
 
 
@@ -218,12 +222,12 @@ def _parts(expression: str, count: int) -> list[str]:
 
 
 def _as_number(cell: str) -> float:
-    """Return a cell as a number, without its spread."""
+    """Return the number in a cell, without its spread."""
     return float(cell.partition(" ")[0])
 
 
 def _is(line: str, cells: tuple[str, ...]) -> bool:
-    """Whether a line of a table is the one asked for, by its name and its value."""
+    """Return whether a line of a table has the given name and, if given, value."""
     name, _, value = line.partition(" @")
     return cells[0] == name and (not value or cells[1] == value)
 
@@ -233,17 +237,17 @@ def _moved(source: Source, expression: str) -> float:
     name, _, value = line.partition(" @")
     base = name.partition(" + ")[0] + (f" @{value}" if value else "")
     before = source.number(f"{words} | {base} | {column.removesuffix(' unseen')}")
-    return round(source.number(f"{words} | {line} | {column}") - before, 1) + 0.0  # Never −0.0.
+    return round(source.number(f"{words} | {line} | {column}") - before, 1) + 0.0  # Adding 0.0 turns −0.0 into 0.0.
 
 
 def _values(source: Source, words: str, line: str) -> list[str]:
     if not CASES[words.split()[1]].varied:
-        raise ValueError("this case varies nothing")
+        raise ValueError("this case does not vary any quantity")
     return [cells[1] for cells in source.table(words).lines if cells[0] == line and cells[1]]
 
 
 def _ranges(names: list[str], chosen: list[bool]) -> str:
-    """Return which of the names in a row are chosen, in words.
+    """Return the chosen names as text. Neighbouring names become a range.
 
     >>> _ranges(["5 %", "10 %", "15 %", "20 %"], [True, True, False, True])
     'up to 10 % and from 20 %'

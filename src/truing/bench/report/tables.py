@@ -1,6 +1,7 @@
-"""Tables of experiments, from rows and nothing else, with the paper's numbers beside ours where it prints some.
+"""Tables of experiments, made from rows alone, with the paper's numbers for comparison.
 
-Numbers are in per cent. FPR95 is by the convention `at-least`, and by the authors' under their conventions.
+Numbers are in per cent. FPR95 follows the convention `at-least`, or the authors' convention for rows by the authors'
+conventions.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,7 @@ from .provenance import network_named
 from .terminal import per_cent
 
 DECIDED = {"detected": "detected", "false_alarms": "false alarms"}
-"""Columns of rows that say what was refused, and their names in print."""
+"""Columns of rows with shares of refused rows, and their names in tables."""
 
 WITH_REFERENCE = (
     "{names}: measured with a reference. Half of the in-distribution rows are the reference, and the numbers are for"
@@ -29,7 +30,7 @@ WITH_REFERENCE = (
 MEAN = "mean over the sets"
 _EMPTY = ""
 _Key = tuple[str, str, float | None]
-"""Of a line: base score, method, and the value of what the case varies."""
+"""Identifies a line of a table: base score, method, and value of the varied quantity."""
 
 
 def all_tables(results: Results) -> dict[tuple[str, str, str], list[Table]]:
@@ -57,13 +58,13 @@ def summary(results: Results) -> list[Table]:
 
 
 def with_methods_of(results: Results, cases: tuple[str, ...]) -> Results:
-    """Return results whose main case has the methods of other cases too, each at the one value it was run at."""
+    """Return results with the methods of other cases added to the main case. Each must have been run at one value."""
     rows = []
     for row in results.rows:
         if row["case"] not in cases or row["case"] == MAIN.name:
             rows.append(row)
         elif row["method"] != "none":
-            rows.append({**{name: known for name, known in row.items() if name != "value"}, "case": MAIN.name})
+            rows.append({**{name: value for name, value in row.items() if name != "value"}, "case": MAIN.name})
     return replace(results, rows=rows)
 
 
@@ -81,7 +82,7 @@ def reference_rows(rows: list[Row], conventions: str, name: str) -> list[Row]:
 
 
 def file_rows(results: Results, name: str) -> dict[str, str]:
-    """Return, of each set that is shorter than the official one, how many of the official rows there are."""
+    """Return the number of rows, as text, of each set that is shorter than the official set."""
     setting, found = results.settings[name], {}
     for file, facts in results.files(name).items():
         whole = official_rows(setting, file)
@@ -92,14 +93,14 @@ def file_rows(results: Results, name: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _Group:
-    """The rows of a case on a setting by some conventions, and what their tables are made with."""
+    """The rows of one case on one setting by one convention, and other inputs of their tables."""
 
     setting: Setting
     case: Case
     rows: list[Row]
-    metric: str  # The column of the FPR95 by these conventions.
+    metric: str  # The column of FPR95 by this convention.
     network: str
-    sizes: dict[str, str]  # Of sets that are shorter than the official ones.
+    sizes: dict[str, str]  # Numbers of rows of sets that are shorter than the official sets.
     with_reference: list[Row]  # Rows of methods that need a reference, shown below the rows of a main case.
 
     def means(self, rows: list[Row], title: str, outside: str = AVERAGE) -> Table:
@@ -111,15 +112,15 @@ class _Group:
 def _of_case(
     key: tuple[str, str, str], groups: dict[tuple[str, str, str], list[Row]], results: Results
 ) -> Iterator[Table]:
-    """Yield the tables of a case, of each kind that it has."""
+    """Yield all tables of a case on a setting."""
     conventions, name, _ = key
     case, setting, rows = CASES[key[2]], results.settings[name], groups[key]
     sizes, network = file_rows(results, name), network_named(results, name)
     if setting.inside in sizes:
         network = f"{network}. In-distribution: {setting.inside}, {sizes[setting.inside]}"
     if case.beside:
-        known = groups.get((conventions, name, case.beside), [])
-        rows = [row for row in known if row["base"] in case.bases] + [row for row in rows if row["method"] != "none"]
+        others = groups.get((conventions, name, case.beside), [])
+        rows = [row for row in others if row["base"] in case.bases] + [row for row in rows if row["method"] != "none"]
     below = reference_rows(results.rows, conventions, name) if case.is_main else []
     group = _Group(setting, case, rows, _fpr95(conventions), network, sizes, below)
     for kind in case.tables:
@@ -182,9 +183,9 @@ def _tables_by_subset(group: _Group) -> Iterator[Table]:
 
 
 def _tables_by_value(group: _Group) -> Iterator[Table]:
-    """Yield means over the sets, a table for each metric: a line for each method, a column for each value."""
+    """Yield a table of means over the sets for each metric, with a line per method and a column per value."""
     setting, case, rows = group.setting, group.case, group.rows
-    told = tuple(notes(setting, case, rows, []))
+    remarks = tuple(notes(setting, case, rows, []))
     values = sorted({row["value"] for row in rows})
     groups: dict[str, dict[float, list[Row]]] = {}
     for row in sorted(rows, key=line_place):
@@ -195,8 +196,8 @@ def _tables_by_value(group: _Group) -> Iterator[Table]:
             for name, found in groups.items()
         ]
         heads = (f"base, method; {case.varied}", *map(_value, values))
-        yield Table(_title(setting, f"{words}, mean over the sets"), heads, tuple(lines), told)
-        told = ()  # Once is enough.
+        yield Table(_title(setting, f"{words}, mean over the sets"), heads, tuple(lines), remarks)
+        remarks = ()  # Only the first table has notes.
 
 
 _KINDS: dict[str, Callable[[_Group], Iterator[Table]]] = {
@@ -207,7 +208,7 @@ _KINDS: dict[str, Callable[[_Group], Iterator[Table]]] = {
     "by-subset": _tables_by_subset,
     "by-value": _tables_by_value,
 }
-"""Every kind of table that a case may have."""
+"""The function that makes each kind of table."""
 
 
 def _means(
@@ -220,9 +221,10 @@ def _means(
     outside: str = AVERAGE,
     title: str = MEAN,
 ) -> Table:
-    """Return a line for each base score, method and value: rows of the fit, unseen rows, the paper, the difference.
+    """Return a table of means with a line for each base score, method and value.
 
-    A difference is one of means over the same sets. There is none where the sets are others than the paper's.
+    Its columns are fitted rows, unseen rows, the paper's numbers, and the difference from the paper. A difference
+    compares means over the same sets, and is missing if the sets differ from the paper's sets.
     """
     parts = _parts(rows)
     beside = {key: _beside(setting, case, key, found, outside) for key, found in parts.items()}
@@ -231,13 +233,15 @@ def _means(
         _line_of_means(setting, case, key, found, beside[key], metric, has_paper) for key, found in parts.items()
     )
     named = [f"Network: {network}."] if has_paper else []
-    told = notes(setting, case, rows, [paper.printed for paper in beside.values() if paper is not None])
-    told_paper = _paper_notes(setting, case, list(beside.values()))
-    return Table(_title(setting, title), _heads_of_means(setting, case, has_paper), lines, (*named, *told, *told_paper))
+    remarks = notes(setting, case, rows, [paper.printed for paper in beside.values() if paper is not None])
+    remarks_on_paper = _paper_notes(setting, case, list(beside.values()))
+    return Table(
+        _title(setting, title), _heads_of_means(setting, case, has_paper), lines, (*named, *remarks, *remarks_on_paper)
+    )
 
 
 def _parts(rows: list[Row]) -> dict[_Key, dict[str, list[Row]]]:
-    """Return the rows of each line, fitted and unseen ones apart, of the sets that have both."""
+    """Return the fitted and the unseen rows of each line, on the sets that have both."""
     groups: dict[_Key, dict[str, list[Row]]] = {}
     for row in sorted(rows, key=line_place):
         groups.setdefault((row["base"], row["method"], row.get("value")), {}).setdefault(row["scored"], []).append(row)
@@ -278,7 +282,7 @@ def _line_of_means(
 
 @dataclass(frozen=True)
 class _Beside:
-    """The paper's number for a line, and the sets it is a mean of, if these are our sets too."""
+    """The paper's number for a line. `sets` are the sets of its mean, or None if our sets are different."""
 
     printed: Printed
     sets: tuple[str, ...] | None = None
@@ -291,27 +295,27 @@ def _beside(
     found: dict[str, list[Row]],
     outside: str,
 ) -> _Beside | None:
-    """Return the paper's number to print beside a line: its average, or a mean of its numbers for our sets.
+    """Return the paper's number to print next to a line: its average, or the mean of its numbers for our sets.
 
-    If our sets are not the paper's, return its average without sets. If some of the paper's sets are missing and the
-    paper prints no number for each set, return None.
+    If our sets differ from the paper's sets, the average is printed without a difference. If some of the paper's
+    sets are missing and the paper has no numbers for single sets, return None.
     """
     if not _comparable(setting, case):
         return None
     base, method, value = line
-    ask = partial(printed, case, setting.paper, base, method, batch=_batch(value))
-    average = ask(outside=outside)
+    number = partial(printed, case, setting.paper, base, method, batch=_batch(value))
+    average = number(outside=outside)
     if not setting.official or outside != AVERAGE:
         return None if average is None else _Beside(average)
     ours = tuple(dict.fromkeys(row["outside"] for part in found.values() for row in part))
     if average is not None and set(ours) == set(setting.outside.values()):
         return _Beside(average, ours)
-    known = {name: paper for name in ours if (paper := ask(outside=name)) is not None}
-    return _Beside(mean_of(list(known.values())), tuple(known)) if known else None
+    single = {name: paper for name in ours if (paper := number(outside=name)) is not None}
+    return _Beside(mean_of(list(single.values())), tuple(single)) if single else None
 
 
 def _paper_notes(setting: Setting, case: Case, beside: list[_Beside | None]) -> Iterator[str]:
-    """Yield a note if differences from the paper are over some of its sets only."""
+    """Yield a note on the compared sets, if some of the paper's sets are missing."""
     if not setting.official:
         return
     every = tuple(setting.outside.values())
@@ -319,7 +323,7 @@ def _paper_notes(setting: Setting, case: Case, beside: list[_Beside | None]) -> 
         if set(sets) != set(every):
             yield f"Differences compare means over {', '.join(sets)}, not over all {len(every)} sets."
     if _comparable(setting, case) and case.paper_tables and not any(beside):
-        yield "The paper prints only its mean over all of its sets, so no difference is shown for some of them."
+        yield "The paper has only a mean over all of its sets, so there is no difference for the sets shown here."
 
 
 def _of_sets(parts: dict[str, list[Row]], sets: tuple[str, ...]) -> dict[str, list[Row]]:
@@ -327,7 +331,7 @@ def _of_sets(parts: dict[str, list[Row]], sets: tuple[str, ...]) -> dict[str, li
 
 
 def _of_the_same_sets(parts: dict[str, list[Row]]) -> dict[str, list[Row]]:
-    """Return the rows of the sets that have all kinds, so that the means are over the same sets."""
+    """Return only the rows of sets that have all kinds of rows, so that their means are comparable."""
     shared = set.intersection(*({row["outside"] for row in part} for part in parts.values()))
     return {kind: [row for row in part if row["outside"] in shared] for kind, part in parts.items() if shared}
 
@@ -353,22 +357,22 @@ def _by_set(
     sizes: dict[str, str],
     with_reference: Sequence[Row] = (),
 ) -> Table:
-    """Return a line for each base score and method, a column for each set; the paper's number in brackets.
+    """Return a table with a line for each base score and method, and a column for each set.
 
-    Methods that need a reference come last.
+    The paper's numbers are in brackets. Methods that need a reference come last.
     """
     sets = list(dict.fromkeys(row["outside"] for row in rows))
     missing = [name for name in setting.outside.values() if name not in sets]
     found = [*_lines(setting, rows, metric, sets), *_lines(setting, with_reference, metric, sets)]
     lines = tuple((name, *cells, *(_EMPTY for _ in missing)) for name, cells in found)
-    told = [f"Missing, so left empty: {', '.join(missing)}."] if missing else []
-    told += [_reference_note(with_reference)] if with_reference else []
+    remarks = [f"Missing sets: {', '.join(missing)}."] if missing else []
+    remarks += [_reference_note(with_reference)] if with_reference else []
     heads = ("base, method", *(f"{name} ({sizes[name]})" if name in sizes else name for name in sets), *missing)
-    return Table(_title(setting, f"{words}, set by set"), heads, lines, tuple(told))
+    return Table(_title(setting, f"{words}, set by set"), heads, lines, tuple(remarks))
 
 
 def _by_subset(setting: Setting, rows: list[Row], metric: str, words: str) -> Table:
-    """Return a line for each combination of sets, a column for each base score and method."""
+    """Return a table with a line for each combination of sets, and a column for each base score and method."""
     sets = list(dict.fromkeys(row["outside"] for row in rows))
     columns = dict(_lines(setting, rows, metric, sets))
     lines = tuple((name, *(cells[place] for cells in columns.values())) for place, name in enumerate(sets))
@@ -394,12 +398,12 @@ def _cell(setting: Setting, row: Row, metric: str) -> str:
     )
     if paper is None or row["scored"] == "unseen":
         return cell
-    known = {"auroc": paper.auroc, "aupr": paper.aupr}.get(metric, paper.fpr95)
-    return cell if known is None else f"{cell} ({100 * known:.2f})"
+    share = {"auroc": paper.auroc, "aupr": paper.aupr}.get(metric, paper.fpr95)
+    return cell if share is None else f"{cell} ({100 * share:.2f})"
 
 
 def _comparable(setting: Setting, case: Case) -> bool:
-    """Whether the paper prints this experiment for such a setting: noise and ReAct for ImageNet alone."""
+    """Return whether the paper has this experiment for this setting. Noise and ReAct are only on ImageNet."""
     return not case.paper_inside or setting.paper in case.paper_inside
 
 

@@ -32,7 +32,7 @@ def test_every_image_is_fitted(images):
 
 def test_images_of_several_sizes_are_rejected():
     images = Images([np.zeros((4, 4, 3), np.uint8), np.zeros((5, 4, 3), np.uint8)])
-    with pytest.raises(ValueError, match=r"images of one batch must have the same size, got \(4, 4, 3\), \(5, 4, 3\)"):
+    with pytest.raises(ValueError, match=r"must have the same size, got \(4, 4, 3\) and \(5, 4, 3\)"):
         list(images.batches(2))
 
 

@@ -12,10 +12,10 @@ def npz(path: Path) -> Images:
     """Return the images in an `.npz` file."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
-    held = read_npz(path)
-    if "images" not in held:
-        raise ValueError(f"{path} must hold images, got {', '.join(held) or 'nothing'}")
-    pictures, labels = held["images"], held.get("labels")
+    arrays = read_npz(path)
+    if "images" not in arrays:
+        raise ValueError(f"{path} must hold images, got {', '.join(arrays) or 'nothing'}")
+    pictures, labels = arrays["images"], arrays.get("labels")
     if pictures.dtype != np.uint8 or pictures.ndim != 4 or pictures.shape[3] != 3:
         raise ValueError(f"{path} must hold images of uint8 (n, h, w, 3), got {pictures.dtype} {pictures.shape}")
     if labels is not None and labels.dtype.kind not in "iu":

@@ -1,6 +1,7 @@
 """CIFAR-10 and CIFAR-100 in the official binary version. A record has labels, then red, green and blue rows.
 
-The python version is a pickle, which could run anything: it is named, and not opened.
+The Python version is pickled and is never opened, because a pickle can run any code. Errors point to the binary
+version.
 """
 
 from pathlib import Path
@@ -56,5 +57,5 @@ def _records(folder: Path, name: str, labels: int) -> NDArray[np.uint8]:
 def _pickled(folder: Path) -> str:
     nearby = [folder, *folder.parent.glob("cifar-10*-py*")] if folder.parent.is_dir() else []
     if any((place / name).is_file() for place in nearby for name in _PICKLED):
-        return ", only the python version, which is pickled and never loaded: get the binary version (for C programs)"
+        return ", only the Python version, which is pickled and never loaded: get the binary version (for C programs)"
     return ""

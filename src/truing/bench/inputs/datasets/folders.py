@@ -57,8 +57,8 @@ def class_folders(path: Path) -> Images:
 def imagenet(path: Path) -> Images:
     """Return ImageNet's validation images with their labels 0 to 999.
 
-    They lie in one folder a class, or all together with a file `val.txt` or `labels.txt`, in the folder
-    or beside it, whose lines are an image's name and its label.
+    The images are in one subfolder per class, or all in one folder. In the second case, a file `val.txt` or
+    `labels.txt`, in the folder or next to it, has one line per image: its name and its label.
     """
     beside = (place / name for place in (path, path.parent) for name in LABEL_FILES)
     file = next((file for file in beside if file.is_file()), None)
@@ -89,8 +89,8 @@ def _labelled(path: Path, file: Path) -> Images:
     missing = next((name for name in names if not name.is_file()), None)
     if missing is not None:
         raise FileNotFoundError(f"there is no file {missing}, which {file} names")
-    known: Labels = np.array(labels, dtype=np.int64)
-    return Images(Files(names), known)
+    numbers: Labels = np.array(labels, dtype=np.int64)
+    return Images(Files(names), numbers)
 
 
 def _classes(path: Path) -> list[str]:

@@ -51,8 +51,8 @@ class Images:
     ) -> Iterator[Batch]:
         """Yield fitted images (b, h, w, 3) and their labels, `size` rows at a time.
 
-        The first picture that cannot be read is an error that names it; with `skip`, that is told
-        what was wrong, and the row is left out.
+        An unreadable image is an error. If `skip` is given, it is called with the error message instead, and the
+        image is omitted.
         """
         as_count(size, "size")
         for start in range(0, len(self), size):
@@ -90,5 +90,5 @@ class _Chosen:
 def _stacked(pictures: list[Picture]) -> NDArray[np.uint8]:
     shapes = sorted({picture.shape for picture in pictures})
     if len(shapes) > 1:
-        raise ValueError(f"images of one batch must have the same size, got {shapes[0]}, {shapes[1]}")
+        raise ValueError(f"images of one batch must have the same size, got {shapes[0]} and {shapes[1]}")
     return np.stack(pictures)

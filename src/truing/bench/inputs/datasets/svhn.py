@@ -11,12 +11,12 @@ from .images import Images, Labels
 
 
 def svhn(path: Path) -> Images:
-    """Return the digits of a `.mat` file, labelled 0 to 9."""
+    """Return the images of a `.mat` file with labels 0 to 9."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
     try:
-        held = loadmat(path, variable_names=("X", "y"))
-        pictures, digits = held["X"], _digits(held["y"].ravel())
+        arrays = loadmat(path, variable_names=("X", "y"))
+        pictures, digits = arrays["X"], _digits(arrays["y"].ravel())
     except Exception as error:  # A damaged file may raise any exception.
         raise ValueError(f"{path} must be SVHN's file of cropped digits, with X and y: {error}") from None
     if pictures.dtype != np.uint8 or pictures.ndim != 4 or pictures.shape[2] != 3:

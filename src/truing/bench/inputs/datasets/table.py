@@ -56,7 +56,7 @@ DATASETS: dict[str, Dataset] = {
     "imagenet-val": Dataset(
         imagenet,
         "imagenet/val",
-        "image-net.org, ILSVRC 2012, with a login: the validation images, one folder a class or with a file val.txt",
+        "image-net.org, ILSVRC 2012, with a login: validation images, in one folder per class or with a file val.txt",
         "imagenet",
     ),
 }
@@ -75,8 +75,8 @@ def load(name: str, root: Path) -> Images:
     if name not in DATASETS and path.suffix == ".npz":
         return npz(path)
     if name not in DATASETS:
-        known = ", ".join((*DATASETS, *NOISES))
-        raise ValueError(f"a set must be a folder of images, an .npz file, or one of {known}, got {name!r}")
+        choices = ", ".join((*DATASETS, *NOISES))
+        raise ValueError(f"a set must be a folder of images, an .npz file, or one of {choices}, got {name!r}")
     return DATASETS[name].load(root / DATASETS[name].place)
 
 

@@ -1,8 +1,8 @@
 """BiT's ResNetV2 (Kolesnikov et al. 2020): pre-activation bottlenecks, group norm, standardised convolutions.
 
-The parameters have the names of the public torch release. Its NumPy release holds the same numbers under
-other names, with kernels as (height, width, in, out): `from_public` translates. The torch version that was
-fine-tuned for GradNorm calls the last norm otherwise: `from_fine_tuned` translates that.
+The parameters have the names of the public torch release. The NumPy release has the same numbers under
+other names, with kernels as (height, width, in, out); `from_public` converts it. The torch checkpoint that was
+fine-tuned for GradNorm has another name for the last norm; `from_fine_tuned` converts it.
 """
 
 import re

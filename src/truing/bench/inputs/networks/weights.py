@@ -65,14 +65,16 @@ def read_torch(path: Path, device: str = "cpu") -> Any:
         ) from None
 
 
-def _unwrapped(held: Any) -> Mapping[str, Tensor]:
-    while isinstance(held, Mapping) and (inner := [name for name in _WRAPPERS if isinstance(held.get(name), Mapping)]):
-        held = held[inner[0]]
-    if not isinstance(held, Mapping) or not all(isinstance(value, Tensor) for value in held.values()):
-        raise ValueError(f"the file holds {type(held).__name__}, not named tensors")
-    if unnamed := [name for name in held if not isinstance(name, str)]:
+def _unwrapped(loaded: Any) -> Mapping[str, Tensor]:
+    while isinstance(loaded, Mapping) and (
+        inner := [name for name in _WRAPPERS if isinstance(loaded.get(name), Mapping)]
+    ):
+        loaded = loaded[inner[0]]
+    if not isinstance(loaded, Mapping) or not all(isinstance(value, Tensor) for value in loaded.values()):
+        raise ValueError(f"the file holds {type(loaded).__name__}, not named tensors")
+    if unnamed := [name for name in loaded if not isinstance(name, str)]:
         raise ValueError(f"the name of a tensor must be a string, got {unnamed[0]!r}")
-    return held
+    return loaded
 
 
 def _as_shaped(tensor: Tensor, wanted: Tensor | None) -> Tensor:
