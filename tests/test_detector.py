@@ -646,6 +646,18 @@ def test_a_larger_calibration_before_learning_makes_auto_a_contrast(rng, base):
     np.testing.assert_array_equal(twice.score(reference), once.score(reference))
 
 
+@pytest.mark.parametrize("use", [lambda detector, rows: detector.learn(rows), truing.Detector.calibrate])
+def test_a_base_score_that_needs_a_reference_needs_a_large_calibration_first(rng, use):
+    rows = truing.Outputs(rng.normal(size=(300, 4)), rng.normal(size=(300, 3)))
+    detector = truing.Detector("knn")
+    with pytest.raises(ValueError, match=r"knn needs the method contrast: .* a reference of at least 200 rows"):
+        use(detector, rows[:50])
+    detector.calibrate(rows)
+    assert detector.settings.method == "contrast"
+    with pytest.raises(ValueError, match="intercept must be True for base knn"):
+        truing.Detector("knn", intercept=False)
+
+
 def test_after_learning_by_dlr_a_larger_calibration_says_that_auto_stays_dlr(rng):
     detector = truing.Detector()
     detector.learn(stream(rng))
