@@ -113,10 +113,10 @@ def test_serious_problems_are_notes_and_warnings(rows):
         "of the rows look out": (truing.Outputs(rows.features[:100] - 50, rows.logits[:100] - 50), reference),
         "all 200 reference rows correctly": (rows[:100], truing.Outputs(reference.features, reference.logits, right)),
     }
-    for text, (outputs, its_reference) in cases.items():
-        rate = {} if its_reference is None else {"false_alarm": 0.05}
+    for text, (outputs, with_reference) in cases.items():
+        rate = {} if with_reference is None else {"false_alarm": 0.05}
         with warned(text):
-            result = detect(outputs, its_reference, method="dlr", base="max_logit", **rate)
+            result = detect(outputs, with_reference, method="dlr", base="max_logit", **rate)
         assert text in " ".join(result.notes)
     with warned("exact copy in the reference"):
         detect(rows[:100], truing.Outputs.concatenate([reference, reference]))
@@ -187,13 +187,13 @@ def test_a_rate_without_a_reference_and_other_widths_are_rejected(rows):
 def false_alarms(method: str, trials: int) -> float:
     """Share of in-distribution rows refused at 5 %, over random splits of real features."""
     inside, outside = truing.sample("cifar10-test"), truing.sample("svhn")
-    rng, called = np.random.default_rng(5), []
+    rng, refused = np.random.default_rng(5), []
     for _ in range(trials):
         order = rng.permutation(10_000)
         test = joined(inside[order[200:500]], outside[:100])
         result = detect(test, inside[order[:200]], method=method, false_alarm=0.05)
-        called.append(result.is_out[:300].mean())
-    return float(np.mean(called))
+        refused.append(result.is_out[:300].mean())
+    return float(np.mean(refused))
 
 
 @pytest.mark.parametrize("method", ["dlr", "rlr", "online"])
@@ -322,12 +322,12 @@ def test_an_invalid_head_is_rejected_even_if_the_score_needs_no_head(rows):
 
 
 def test_an_error_names_the_rows_that_lack_logits(rows):
-    bare, known = truing.Outputs(rows.features[:70]), rows[70:]
+    bare, whole = truing.Outputs(rows.features[:70]), rows[70:]
     for outputs, reference, method, message in (
-        (bare, known, "dlr", "the score energy needs logits, got Outputs(70 rows: features 5)"),
-        (bare, known, "contrast", "outputs must have 4 logits, as the reference has, got none"),
-        (known, bare, "dlr", "the score energy needs logits, got Outputs(70 rows: features 5)"),
-        (known, bare, "contrast", "outputs must have no logits, as the reference has, got 4"),
+        (bare, whole, "dlr", "the score energy needs logits, got Outputs(70 rows: features 5)"),
+        (bare, whole, "contrast", "outputs must have 4 logits, as the reference has, got none"),
+        (whole, bare, "dlr", "the score energy needs logits, got Outputs(70 rows: features 5)"),
+        (whole, bare, "contrast", "outputs must have no logits, as the reference has, got 4"),
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
             detect(outputs, reference, method=method, base="energy")
@@ -347,23 +347,22 @@ def test_an_error_names_the_rows_that_lack_logits(rows):
     ids=str,
 )
 @pytest.mark.parametrize("has_reference", [True, False])
-@pytest.mark.parametrize("size", [1e10, 1e30])
-def test_garbage_rows_are_decided_and_change_no_other_row(rng, options, has_reference, size):
+def test_garbage_rows_are_decided_and_change_no_other_row(rng, options, has_reference):
     mixed = truing.Outputs.concatenate([truing.sample()[1000:1700], truing.sample("svhn")[:300]])
     rows = truing.Outputs(mixed.features.astype(np.float64), mixed.logits.astype(np.float64))[rng.permutation(1000)]
-    noise = truing.Outputs(size * rng.normal(size=(2, 64)), rng.normal(size=(2, 10)))
+    noise = truing.Outputs(np.array([[1e10], [1e30]]) * rng.normal(size=(2, 64)), rng.normal(size=(2, 10)))
     reference = truing.sample()[:1000] if has_reference else None
     result = detect(truing.Outputs.concatenate([rows, noise]), reference, **options)
-    wanted = detect(rows, reference, **options)
-    np.testing.assert_array_equal(result.scores[:1000], wanted.scores)
+    expected = detect(rows, reference, **options)
+    np.testing.assert_array_equal(result.scores[:1000], expected.scores)
     assert np.isfinite(result.scores).all()
     if has_reference:
-        np.testing.assert_array_equal(result.p_values[:1000], wanted.p_values)
+        np.testing.assert_array_equal(result.p_values[:1000], expected.p_values)
     far = "from the reference" if has_reference else "from the other rows"
     notes = [note for note in result.notes if "but not learned" in note]
     assert len(notes) == 1
     assert notes[0].startswith(f"2 rows are more than 100 times farther {far} than usual: they were ")
-    assert not [note for note in wanted.notes if "but not learned" in note]
+    assert not [note for note in expected.notes if "but not learned" in note]
 
 
 @pytest.mark.parametrize(
