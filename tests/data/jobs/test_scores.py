@@ -1,4 +1,4 @@
-"""Metrics and thresholds of scores in many files: equal to those in memory in every bit, in bounded memory."""
+"""Metrics and thresholds of scores in many files equal those in memory bit for bit, in bounded memory."""
 
 import re
 import subprocess
@@ -27,7 +27,7 @@ either = st.one_of(tied, apart)
 
 
 def write(path, values):
-    """Write scores, possibly none, with a second column if the format has columns."""
+    """Write scores, which may be empty, with a second column if the format has columns."""
     rows, kind = np.arange(len(values)), path.suffix
     if kind == ".npy":
         np.save(path, values)
