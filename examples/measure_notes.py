@@ -283,8 +283,8 @@ SECTIONS = {
         "- *few rows* counts the rows of the fit. The fit of dlr includes the reference, so dlr gives it less often.\n"
         "- *shift* should be given in every situation of the [last table](#no-out-rows-but-a-problem) except the\n"
         "  first, and *nearly all out* if the test rows also have all classes. Contrast gives one of the two:\n"
-        "  *shift* if the mix of classes differs, and *nearly all out* for shifted images or another network. It gives neither for a\n"
-        "  reference that the network was trained on.",
+        "  *shift* if the mix of classes differs, and *nearly all out* for shifted images or another\n"
+        "  network. It gives neither for a reference that the network was trained on.",
     ),
     "Each situation": (
         situations_table,
