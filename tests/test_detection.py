@@ -164,24 +164,47 @@ def test_other_class_frequencies_are_not_taken_for_harm_or_a_swap(bank, method):
         assert "swapped" not in notes
 
 
-def test_a_rate_without_a_reference_and_other_widths_are_rejected(rows):
-    with pytest.raises(ValueError, match="need a reference"):
-        detect(rows, fdr=0.1)
-    with pytest.raises(ValueError, match="exactly one error rate"):
-        detect(rows, rows, fdr=0.1, accept=0.9)
+def test_invalid_arguments_are_rejected(rows):
     narrow = truing.Outputs(rows.features[:, :3], rows.logits)
-    for method in ("dlr", "rlr", "online"):
-        with pytest.raises(ValueError, match="reference must have 5 feature columns, as the outputs have, got 3"):
-            detect(rows, narrow, method=method)
     more = truing.Outputs(rows.features, np.hstack((rows.logits, rows.logits)))
-    with pytest.raises(ValueError, match="reference must have 4 logit columns, as the outputs have, got 8"):
-        detect(rows, more)
+    contrast = {"method": "contrast"}
+    for reference, options, message in (
+        (None, {"fdr": 0.1}, "need a reference"),
+        (rows, {"fdr": 0.1, "accept": 0.9}, "exactly one error rate"),
+        *((narrow, {"method": name}, "reference must have 5 feature columns, as.*got 3") for name in ("dlr", "rlr")),
+        (narrow, {"method": "online"}, "reference must have 5 feature columns, as the outputs have, got 3"),
+        (more, {}, "reference must have 4 logit columns, as the outputs have, got 8"),
+        (None, {"method": "rlr", "penalty": 0.0}, "penalty must be above 0"),
+        (None, {"method": "magic"}, "method must be one of auto, none, dlr, rlr, online, contrast, got 'magic'"),
+        (None, contrast, "method contrast needs a reference"),
+        (rows[200:], {**contrast, "intercept": False}, "intercept must be True for the method contrast"),
+        (rows[:100], contrast, "reference must hold other rows than outputs, got the same rows"),
+        (rows[200:203], contrast, "reference must have at least 4 rows"),
+        (None, {"groups": range(100)}, "groups need a reference, got None"),
+        (None, {"head": (np.ones(5), np.ones(4))}, r"the head's weight must be 2-D \(n, d\), got shape \(5,\)"),
+        (None, {"head": (np.ones((3, 5)), np.ones(4))}, "the head's weight and bias must have the same number of rows"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            detect(rows[:100], reference, **options)
+    for reference in (None, rows[200:]):
+        with pytest.raises(TypeError, match=r"head must be a pair \(weight, bias\) of arrays, got int"):
+            detect(rows[:100], reference, head=3)
     with pytest.raises(TypeError, match="outputs must be Outputs, got str"):
         detect("rows.npz")
-    with pytest.raises(ValueError, match="penalty must be above 0"):
-        detect(rows, method="rlr", penalty=0.0)
-    with pytest.raises(ValueError, match="method must be one of auto, none, dlr, rlr, online, contrast, got 'magic'"):
-        detect(rows, method="magic")
+
+
+def test_options_of_other_methods_are_rejected(rows):
+    for method, name, value in (
+        ("dlr", "keep", 0.5),
+        ("auto", "keep", 0.5),
+        ("contrast", "penalty", 0.1),
+        ("rlr", "batch", 7),
+        ("contrast", "order", "score-first"),
+        ("none", "components", 2),
+        ("none", "intercept", False),
+    ):
+        with pytest.raises(ValueError, match=f"{name} is an option of method '.*', got .* with method '{method}'"):
+            detect(rows[:100], rows[100:], method=method, **{name: value})
 
 
 def false_alarms(method: str, trials: int) -> float:
@@ -275,50 +298,12 @@ def test_a_base_score_that_needs_reference_rows_gets_half_of_the_reference(rows)
         assert 0 < result.p_values.min() <= result.p_values.max() <= 1
 
 
-def test_invalid_arguments_of_a_contrast_are_rejected(rows):
-    for options, message in (
-        ({"reference": None}, "method contrast needs a reference"),
-        ({"intercept": False}, "intercept must be True for the method contrast"),
-        ({"reference": rows[:200]}, "reference must hold other rows than outputs, got the same rows"),
-        ({"reference": rows[200:203]}, "reference must have at least 4 rows"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            detect(rows[:200], **{"reference": rows[200:], "method": "contrast", **options})
-
-
 @pytest.mark.parametrize("method", ["contrast", "dlr"])
 def test_a_job_of_out_rows_is_warned_of_but_not_a_job_of_many_out_rows(bank, method):
     inside, outside = bank("cifar10-resnet56", "cifar10-test"), bank("cifar10-resnet56", "mnist")
     with warned("of the rows look out: check that the reference comes from"):
         detect(joined(inside[:20], outside), inside[5000:], method=method)
     assert "look out:" not in " ".join(detect(joined(inside[:1000], outside), inside[5000:], method=method).notes)
-
-
-def test_options_of_other_methods_are_rejected(rows):
-    for method, option in (
-        ("dlr", {"keep": 0.5}),
-        ("auto", {"keep": 0.5}),
-        ("contrast", {"penalty": 0.1}),
-        ("rlr", {"batch": 7}),
-        ("contrast", {"order": "score-first"}),
-        ("none", {"components": 2}),
-        ("none", {"intercept": False}),
-    ):
-        (name,) = option
-        with pytest.raises(ValueError, match=f"{name} is an option of method '.*', got .* with method '{method}'"):
-            truing.detect(rows[:100], rows[100:], method=method, **option)
-    with pytest.raises(ValueError, match="groups need a reference, got None"):
-        truing.detect(rows, groups=range(len(rows)))
-
-
-def test_an_invalid_head_is_rejected_even_if_the_score_needs_no_head(rows):
-    for reference in (None, rows[200:]):
-        with pytest.raises(TypeError, match=r"head must be a pair \(weight, bias\) of arrays, got int"):
-            detect(rows[:200], reference, head=3)
-    with pytest.raises(ValueError, match=r"the head's weight must be 2-D \(n, d\), got shape \(5,\)"):
-        detect(rows, head=(np.ones(5), np.ones(4)))
-    with pytest.raises(ValueError, match="the head's weight and bias must have the same number of rows"):
-        detect(rows, head=(np.ones((3, 5)), np.ones(4)))
 
 
 def test_an_error_names_the_rows_that_lack_logits(rows):

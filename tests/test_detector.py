@@ -523,10 +523,10 @@ def test_one_garbage_row_changes_no_later_score_and_no_later_decision(rng, tmp_p
     if is_calibrated:
         rows = truing.Outputs.concatenate([inside[3000:3050], outside[500:550]])
         for name in ("decide", "learn_and_decide"):
-            decided, wanted = (getattr(detector, name)(rows, false_alarm=0.05) for detector in (hit, clean))
-            np.testing.assert_array_equal(decided.p_values, wanted.p_values)
-            np.testing.assert_array_equal(decided.is_out, wanted.is_out)
-            assert decided.notes == wanted.notes
+            decided, expected = (getattr(detector, name)(rows, false_alarm=0.05) for detector in (hit, clean))
+            np.testing.assert_array_equal(decided.p_values, expected.p_values)
+            np.testing.assert_array_equal(decided.is_out, expected.is_out)
+            assert decided.notes == expected.notes
     scores_in, scores_out = hit.score(inside[5000:6000]), hit.score(outside[1000:])
     np.testing.assert_array_equal(scores_in, clean.score(inside[5000:6000]))
     np.testing.assert_array_equal(scores_out, clean.score(outside[1000:]))
@@ -559,9 +559,9 @@ def test_garbage_is_decided_by_the_reference_while_nothing_else_was_learned(rng,
     more = wide(truing.sample()[500:600])
     clean = truing.Detector(method=method)
     clean.calibrate(reference)
-    decided, wanted = (one.learn_and_decide(more, false_alarm=0.05) for one in (detector, clean))
-    np.testing.assert_array_equal(decided.p_values, wanted.p_values)
-    assert decided.notes == wanted.notes
+    decided, expected = (one.learn_and_decide(more, false_alarm=0.05) for one in (detector, clean))
+    np.testing.assert_array_equal(decided.p_values, expected.p_values)
+    assert decided.notes == expected.notes
 
 
 def test_rows_with_a_garbage_score_alone_are_not_learned(rng):

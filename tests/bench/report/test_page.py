@@ -83,10 +83,6 @@ def test_the_downloads_have_all_rows_except_pictures(invented_rows, downloads, s
     assert [{name: value for name, value in row.items() if value} for row in rows] == texts
 
 
-def test_every_download_is_short_enough_for_a_data_uri(page_html):
-    assert max(map(len, re.findall(r"href='(data:[^']*)'", page_html))) < 2_000_000
-
-
 def test_every_figure_has_an_alternative_text_that_names_its_case(read):
     words = [attributes.get("aria-label", "") for tag, attributes in read.tags if attributes.get("role") == "img"]
     svgs = [attributes for tag, attributes in read.tags if tag == "svg"]

@@ -51,19 +51,6 @@ def test_sets_smaller_than_the_official_set_are_marked(ran):
     assert lines["svhn.npz"]["made by"] == "resnet20, svhn"
 
 
-def test_files_of_two_networks_are_not_mixed(ran, tmp_path, capsys):
-    folder = tmp_path / "official-cifar10"
-    folder.mkdir()
-    arrays = dict(np.load(ran / "banks" / "official-cifar10" / "svhn.npz"))
-    note = json.loads(arrays["provenance"].tobytes()) | {"network": "wrn40-2"}
-    np.savez(folder / "svhn.npz", **arrays | {"provenance": np.frombuffer(json.dumps(note).encode(), dtype=np.uint8)})
-    line = ["bench", "run", "table", "--banks", str(tmp_path), str(ran / "banks"), "-o", str(tmp_path / "rows")]
-    assert main(line) == 1
-    error = capsys.readouterr().err
-    assert "svhn must come from the network of cifar10-test (resnet20" in error
-    assert "got wrn40-2" in error
-
-
 def test_without_notes_the_report_names_the_network_of_the_setting():
     about = {
         "settings": {"setting": "official-cifar10", "case": "table", "conventions": "truing"},

@@ -56,7 +56,7 @@ def test_fit_and_apply_give_the_same_for_a_table_and_one_file(run, options):
 
 
 def test_wide_tables_are_read_by_a_pattern(run, rows):
-    """The columns f0 … f63 are in natural order, whatever their order in the file. The reference has other names."""
+    """A pattern reads the columns f0 … f63 in natural order. The reference has other column names."""
     Path("wide").mkdir()
     order = np.random.default_rng(0).permutation(64)
     for number, part in enumerate((slice(0, 1000), slice(1000, 4000))):

@@ -4,25 +4,21 @@ import json
 import os
 import subprocess
 import sys
-from functools import reduce
-from operator import add
 
 import numpy as np
 import pyarrow.parquet
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import truing
 from truing import parts
-from truing.data.jobs.jobs import FAN_IN, InProcess, digest, total
+from truing.data.jobs.jobs import InProcess, digest
 from truing.parts import Table
 
 from .files import contents, read, write_part, written
 
 
 class Counting(InProcess):
-    """Counts the parts that are worked on, and may be interrupted."""
+    """A runner that lists the parts it works on, and may be interrupted after some parts."""
 
     def __init__(self, stop_after=None):
         self.worked_on, self.stop_after = [], stop_after
@@ -181,21 +177,6 @@ def test_a_file_of_a_set_must_not_change_during_a_job(rows, tmp_path):
         parts.fit(table)
 
 
-@given(count=st.integers(1, 3 * FAN_IN**2))
-def test_results_are_added_a_fixed_number_at_a_time(count):
-    class Sum(str):
-        __slots__ = ()
-
-        def __add__(self, other):
-            return Sum(f"({self:s}{other:s})")
-
-    level = names = [Sum(chr(0x4E00 + number)) for number in range(count)]
-    while len(level) > 1:
-        groups = [level[start : start + FAN_IN] for start in range(0, len(level), FAN_IN)]
-        level = [reduce(add, group) for group in groups]
-    assert total(names) == level[0]
-
-
 MEMORY = """
 import resource, sys
 from pathlib import Path
@@ -226,7 +207,7 @@ def test_memory_does_not_grow_with_the_number_of_rows(tmp_path, method):
     assert peak[20] < 1.1 * peak[4]
 
 
-def test_jobs_with_other_groups_have_other_digests():
+def test_digests_of_jobs_distinguish_nesting_and_types():
     assert digest([1, 12]) != digest([11, 2])
     assert digest([[1], [2]]) != digest([[1, 2], []])
     assert digest(1) != digest("1")

@@ -19,7 +19,7 @@ CUTS = {"date=1": slice(0, 1000), "date=2": slice(1000, 2500), "date=3": slice(2
 
 @pytest.fixture
 def table(rows, tmp_path):
-    """Return a function that makes a table of three hive folders. Tests damage the second folder."""
+    """Write three dated folders of parts, and return a function that makes their table."""
     for day, part in CUTS.items():
         (tmp_path / "rows" / day).mkdir(parents=True)
         rows[part].save(tmp_path / "rows" / day / HARMED)
@@ -27,7 +27,7 @@ def table(rows, tmp_path):
 
 
 def harm(path, kind, rows):
-    """Do something to a part that a job reads."""
+    """Damage or replace a part that a job reads."""
     old = path.stat()
     if kind == "changed":
         rows[:1500].save(path)
@@ -50,7 +50,7 @@ TIMES = ("before the first pass", "between passes", "during the last pass")
 
 
 class Mischief:
-    """Harms a part, and adds files of others to the folder of results, at a point of a job."""
+    """Damages a part, and adds foreign files to the folder of results, at some point of a job."""
 
     def __init__(self, folder, out, kind, when, rows):
         self.folder, self.out, self.kind, self.when, self.rows, self.is_done = folder, out, kind, when, rows, False
@@ -70,7 +70,7 @@ class Mischief:
             self.act()
 
     def kept(self):
-        """Return what the job left in the folder of results, after checking that the files of others are intact."""
+        """Check that the foreign files are intact, and return the other files in the folder of results."""
         left = contents(self.out)
         assert {name: left.pop(name) for name in self.foreign if name in left} == (self.foreign if self.is_done else {})
         return set(left)
@@ -135,7 +135,7 @@ def test_a_damaged_part_is_not_decided(table, rows, reference, tmp_path, kind, w
             parts.decide(detector, whole, out, **rate, progress=mischief.progress)
     left = mischief.kept()
     assert "date=2/part-0.csv" not in left
-    if "fdr" not in rate:  # Each part is decided by itself: the files that are there are the undisturbed ones.
+    if "fdr" not in rate:  # Each part is decided by itself, so the other results are complete.
         decided = {name for name in left if name.endswith(".csv")}
         assert decided == {"date=1/part-0.csv", *(["date=3/part-0.csv"] if is_skipped else [])}
         assert all((out / name).read_bytes() == expected[name] for name in decided)

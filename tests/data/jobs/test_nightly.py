@@ -1,4 +1,4 @@
-"""A new folder of rows every night, through the command line: detect once, then decide and learn what is new."""
+"""A table gets a new folder of rows every night. The commands decide and learn the new parts once."""
 
 import json
 import subprocess
@@ -88,7 +88,7 @@ def test_a_new_night_is_decided_and_learned_once(night, run, tmp_path, method):
 
 
 def night_after(night, run, tmp_path):
-    """Check the third night: the parts of the second stay as they are, until one of them changes."""
+    """Check the third night. Decided parts stay unchanged, even if a learned part changes later."""
     decided = contents(tmp_path / "decided" / "date=2")
     night(2)
     summary = json.loads(run(*DECIDE, "-o", "decided", "--json"))
@@ -133,7 +133,7 @@ def test_one_command_decides_new_parts_and_learns_them(night, run, tmp_path):
 
 
 def test_decisions_do_not_depend_on_the_number_of_parts(night, run, tmp_path):
-    """A part has the decisions of `Detector.decide` on its rows alone."""
+    """Each part gets the decisions of `Detector.decide` on its own rows."""
     for day in range(2):
         night(day)
     run("detect", "rows/date=1", *COLUMNS, "--reference", "held.npz", "-o", "detected", "--save", "detector.npz")
@@ -198,7 +198,7 @@ def test_a_folder_takes_the_decisions_of_one_rate_and_one_reference(night, run, 
 
 
 def test_a_saved_detector_of_another_job_is_replaced(rows, reference, run, tmp_path):
-    """A finished job does not pass off a detector that it did not save as its own."""
+    """A finished job replaces a detector that another job saved under the same name."""
     rows[:1000].save("rows.npz")
     reference.save("held.npz")
     detect = ["detect", "rows.npz", "--reference", "held.npz", "-o", "out"]
@@ -229,7 +229,7 @@ def test_results_stay_in_their_folder_and_have_names_of_their_own(rows, referenc
 
 
 def test_two_commands_that_learn_at_once_lose_nothing(rows, reference, run, tmp_path):
-    """The second command is refused while the first one has the detector, or starts from its result."""
+    """A command fails while another command uses the detector, or starts from the result of the other command."""
     rows[:1000].save("rows.npz")
     reference.save("held.npz")
     run("detect", "rows.npz", "--reference", "held.npz", "--method", "dlr", "-o", "out", "--save", "detector.npz")
