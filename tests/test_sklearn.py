@@ -509,3 +509,10 @@ def test_a_classifier_that_rejects_unseen_categories_may_be_any_estimator(rng):
     classifier = GridSearchCV(pipeline, {"logisticregression__C": [1.0]}, cv=2).fit(rows[:300], rows[:300, 0] > 1)
     detector = TruedDetector(classifier=classifier).fit(rows[300:600], reference=rows[600:])
     assert set(detector.predict(rows[400:600])) <= {-1, 1}
+
+
+def test_text_that_cannot_be_decoded_is_an_error_that_names_the_argument():
+    texts = ["good day", "bad night", "good night", "bad day"] * 10
+    pipeline = make_pipeline(TfidfVectorizer(), TruncatedSVD(2), LogisticRegression()).fit(texts, [0, 1] * 20)
+    with pytest.raises(ValueError, match=r"reference \(called X here\): 'utf-8' codec can't decode byte 0xff"):
+        TruedDetector(classifier=pipeline).fit(texts, reference=[b"\xff"] * 40)

@@ -482,7 +482,9 @@ def _rename_argument(name: str) -> Iterator[None]:
     except (TypeError, ValueError) as error:
         if name == "X":
             raise
-        raise type(error)(f"{name} (called X here): {error}") from None
+        # Not type(error): a UnicodeDecodeError, of text in bytes, cannot be created from a message.
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{name} (called X here): {error}") from None
 
 
 def _reject_sparse(X: Any, name: str) -> None:
