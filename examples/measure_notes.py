@@ -276,14 +276,15 @@ def shifts_table(rows: list[dict[str, Any]]) -> Lines:
 SECTIONS = {
     "Each note": (
         notes_table,
-        "The number of mixtures that should and should not have the note, and in per cent how many of them got it.\n\n"
+        "For each note: how many mixtures should have it and how many should not, and the share of\n"
+        "each that got it, in per cent.\n\n"
         "- *hurts* should be given if truing lowered the AUROC by two points or more, and should not if the AUROC did\n"
         "  not fall.\n"
         "- *few rows* counts the rows of the fit. The fit of dlr includes the reference, so dlr gives it less often.\n"
-        "- *shift* should be given in every situation of the [last table](#no-out-rows-but-a-problem) but the first,\n"
-        "  and *nearly all out* in all of these that have all classes. Contrast gives one of the two: *shift* if the\n"
-        "  mix of classes differs, and *nearly all out* for shifted images or another network. It gives neither for a\n"
-        "  reference that the network was trained on.",
+        "- *shift* should be given in every situation of the [last table](#no-out-rows-but-a-problem) except the\n"
+        "  first, and *nearly all out* if the test rows also have all classes. Contrast gives one of the two:\n"
+        "  *shift* if the mix of classes differs, and *nearly all out* for shifted images or another\n"
+        "  network. It gives neither for a reference that the network was trained on.",
     ),
     "Each situation": (
         situations_table,

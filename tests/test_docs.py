@@ -88,10 +88,19 @@ def test_the_commands_of_a_page_run_and_print_what_the_page_shows(folder, name, 
         assert shown in ("", printed)
 
 
-def test_links_between_pages_lead_to_files():
-    for page in PAGES:
-        for link in re.findall(r"\]\(([^)#]+)", page.read_text()):
-            assert ":" in link or (page.parent / link).exists(), f"{page.name}: {link}"
+def anchors_of(page: Path) -> set[str]:
+    """Return the anchors of the headings of a page, as GitHub makes them."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_between_pages_lead_to_files_and_headings():
+    for page in [*PAGES, *sorted((DOCS / "results").glob("*.md"))]:
+        for link, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", page.read_text()):
+            target = page.parent / link if link else page
+            assert ":" in link or target.exists(), f"{page.name}: {link}"
+            assert ":" in link or not anchor or anchor in anchors_of(target), f"{page.name}: {link}#{anchor}"
 
 
 def test_no_page_has_an_unfilled_placeholder():

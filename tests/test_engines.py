@@ -1,4 +1,4 @@
-"""The recipes of docs/engines.md for other engines, run as they stand there."""
+"""The recipes of docs/engines.md for other engines run as the page shows them."""
 
 import re
 import shutil
@@ -19,13 +19,13 @@ pytestmark = pytest.mark.slow
 
 
 def recipe(word: str) -> str:
-    """Return the block of the page that has a word."""
+    """Return the code block of the page that contains a word."""
     return next(block for block in re.findall(r"```py\n(.*?)```", PAGE.read_text(), re.DOTALL) if word in block)
 
 
 @pytest.fixture
 def paths(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Parts of a table in the folder logs."""
+    """Write the parts of a table to the folder logs, and return their paths."""
     monkeypatch.chdir(tmp_path)
     Path("logs").mkdir()
     for number in range(4):
@@ -38,9 +38,9 @@ def paths(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPa
 
 def check(fit: Any, paths: list[str]) -> None:
     rows = truing.Outputs.concatenate([truing.Outputs.load(path) for path in paths])
-    wanted = truing.fit_direct(rows.features, truing.msp(rows.logits))
+    expected = truing.fit_direct(rows.features, truing.msp(rows.logits))
     assert fit.rows == 1200
-    np.testing.assert_allclose(fit.coef, wanted.coef, atol=1e-14)
+    np.testing.assert_allclose(fit.coef, expected.coef, atol=1e-14)
 
 
 def test_moments_of_spark_add_up(paths: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

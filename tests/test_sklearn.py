@@ -384,6 +384,15 @@ def test_predict_notices_rows_that_were_scaled_differently(boosting, thirds):
         assert warned(partial(detector.predict, rows)) == ""
 
 
+def test_predict_on_the_fitted_rows_is_noticed(network):
+    inside, outside, head = network
+    rows = np.concatenate((inside[:500], outside[:200]))
+    detector = TruedDetector(head).fit(rows, reference=inside[5000:])
+    detector.predict(rows[:-1])
+    with pytest.warns(truing.TruingWarning, match="X has the rows of fit"):
+        detector.predict(rows)
+
+
 @pytest.mark.parametrize("with_classifier", [False, True])
 def test_a_pipeline_that_scales_only_x_is_noticed(thirds, with_classifier):
     (train, labels), held_out, test, outside = thirds
@@ -491,3 +500,19 @@ def test_logits_that_determine_the_features_cause_no_warning(rng):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         TruedDetector(classifier=classifier).fit(rows[500:1000], reference=rows[1000:])
+
+
+def test_a_classifier_that_rejects_unseen_categories_may_be_any_estimator(rng):
+    """The rows between the given rows, by which training rows are noticed, have categories of their own."""
+    rows = rng.integers(0, 4, (900, 5)).astype(float)
+    pipeline = make_pipeline(OneHotEncoder(), LogisticRegression())
+    classifier = GridSearchCV(pipeline, {"logisticregression__C": [1.0]}, cv=2).fit(rows[:300], rows[:300, 0] > 1)
+    detector = TruedDetector(classifier=classifier).fit(rows[300:600], reference=rows[600:])
+    assert set(detector.predict(rows[400:600])) <= {-1, 1}
+
+
+def test_text_that_cannot_be_decoded_is_an_error_that_names_the_argument():
+    texts = ["good day", "bad night", "good night", "bad day"] * 10
+    pipeline = make_pipeline(TfidfVectorizer(), TruncatedSVD(2), LogisticRegression()).fit(texts, [0, 1] * 20)
+    with pytest.raises(ValueError, match=r"reference \(called X here\): 'utf-8' codec can't decode byte 0xff"):
+        TruedDetector(classifier=pipeline).fit(texts, reference=[b"\xff"] * 40)

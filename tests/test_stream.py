@@ -1,4 +1,4 @@
-"""The steps of a stream: batches that arrive together, repeated batches, and differences of states."""
+"""Steps of a stream: batches that arrive together, repeated batches, and differences of states."""
 
 import numpy as np
 import pytest
@@ -71,21 +71,21 @@ def test_garbage_rows_are_noted_for_their_own_batch_only(rng):
     assert any("not learned" in note for note in second.notes)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["dlr", "rlr", "contrast"])
 def test_without_answers_the_same_rows_are_learned(kind, rng):
     solved = start(kind, rng)
     batches = [rows(rng) for _ in range(3)]
     with_answers, _ = learn_batches(solved, batches, RATE)
-    without, none = learn_batches(solved, batches, RATE, with_answers=False)
-    assert none == []
+    without, no_answers = learn_batches(solved, batches, RATE, with_answers=False)
+    assert no_answers == []
     fits = [one.solved(with_reference=False).fit for one in (with_answers, without)]
     np.testing.assert_array_equal(fits[0].coef, fits[1].coef)
 
 
 @pytest.mark.parametrize("kind", ["dlr", "window", "contrast"])
-def test_in_distribution_rows_that_are_asked_again_are_refused_at_the_rate(kind):
+def test_a_repeated_batch_keeps_the_false_alarm_rate(kind):
     refused = []
-    for seed in range(60):
+    for seed in range(40):
         rng = np.random.default_rng(seed)
         solved = start(kind, rng)
         first = rows(rng, 30)

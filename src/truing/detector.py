@@ -417,6 +417,8 @@ def _check_combination(settings: Settings) -> None:
     method = settings.method
     if settings.base is not None and needs_reference(settings.base) and method not in ("contrast", "auto"):
         raise ValueError(f"method must be contrast for base {settings.base}, which needs a reference, got {method!r}")
+    if settings.base is not None and needs_reference(settings.base) and not settings.intercept:
+        raise ValueError(f"intercept must be True for base {settings.base}, which needs the method contrast, got False")
     if settings.decay != 1.0 and settings.window is not None:
         other = "method 'rlr', which has a window" if method == "rlr" else "a window"
         raise ValueError(f"decay cannot be combined with {other}, got {settings.decay}")

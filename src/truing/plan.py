@@ -13,7 +13,7 @@ from ._check import Matrix, as_count
 from .contrast import Candidate, SplitReference, TailCounts, choose_base, group_numbers, has_choice, split
 from .decisions.distances import RowGuard
 from .decisions.duplicates import on_near_duplicates
-from .decisions.notes import on_training_rows
+from .decisions.notes import on_scales, on_training_rows
 from .decisions.thresholds import Rate
 from .options import FEWEST_FOR_CONTRAST, check_options, why_not_contrast
 from .outputs import Outputs, as_outputs
@@ -107,7 +107,7 @@ class Plan:
             same_mix,
             reference,
             calibration,
-            notes=(*why, *notes_on_reference(reference, groups, is_split=learned is not None)),
+            notes=(*why, *notes_on_reference(reference, base, groups, is_split=learned is not None)),
         )
         if method == "contrast":
             assert learned is not None
@@ -262,11 +262,13 @@ def halves_of(
     return None, reference
 
 
-def notes_on_reference(reference: Outputs | None, groups: ArrayLike | None, *, is_split: bool) -> list[str]:
-    """Return notes on training rows, on groups that are not used, and on near-duplicates in a split reference."""
+def notes_on_reference(reference: Outputs | None, base: Base, groups: ArrayLike | None, *, is_split: bool) -> list[str]:
+    """Return notes on training rows, scales of columns, groups that are not used, and near-duplicates."""
     if reference is None:
         return []
     notes = on_training_rows(reference)
+    if base == "knn":
+        notes += on_scales(reference.features)
     if groups is not None and not is_split:
         notes.append(GROUPS_NOT_USED)
     return notes + (on_near_duplicates(reference.features) if is_split and groups is None else [])

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,11 @@ OTHER_STEPS = (
 OTHER_ROWS = (
     "most columns of X have another mean or spread than in fit: were both preprocessed in the same way? If not, the "
     "decisions are wrong"
+)
+
+FITTED_ROWS = (
+    "X has the rows of fit, so more in-distribution rows than stated may be refused: use the result of "
+    "fit_predict(X, reference=rows) for these rows, and predict for other rows"
 )
 
 # The start of a note that needs no action: a contrast that learned little ranks rows by the base score, as it should.
@@ -212,6 +218,7 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         self.fit_ = self._fit_of_rows(outputs, calibration)
         self.offset_ = self._offset(calibration)
         self._scales = _scales(outputs.features if held_out is None else held_out.features)
+        self._fitted_rows = None if held_out is None or self.fit_ is None else _digest(outputs.features)
         for message in self._warnings(outputs, held_out):
             warn(message)
         return self
@@ -230,7 +237,9 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         check_is_fitted(self)
         outputs = self._outputs(X)
         is_out = self._scores(outputs) < self.offset_
-        if self._has_other_scales(outputs.features, is_out):
+        if self._fitted_rows is not None and self._fitted_rows == _digest(outputs.features):
+            warn(FITTED_ROWS)
+        elif self._has_other_scales(outputs.features, is_out):
             warn(OTHER_ROWS)
         return _labels(is_out)
 
@@ -379,7 +388,10 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
             return False
         with warnings.catch_warnings():  # The classifier may expect a data frame, and midpoints are an array.
             warnings.filterwarnings("ignore", "X does not have valid feature names")
-            return is_memorised(outputs.features, outputs.logits, self._logits_of)
+            try:
+                return is_memorised(outputs.features, outputs.logits, self._logits_of)
+            except Exception:  # A step within the classifier may reject midpoints: an array, and unseen categories.
+                return False
 
     def _has_other_steps(self, features: Matrix, reference: Matrix) -> bool:
         """Return whether the reference seems to be preprocessed differently from X.
@@ -470,7 +482,9 @@ def _rename_argument(name: str) -> Iterator[None]:
     except (TypeError, ValueError) as error:
         if name == "X":
             raise
-        raise type(error)(f"{name} (called X here): {error}") from None
+        # Not type(error): a UnicodeDecodeError, of text in bytes, cannot be created from a message.
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{name} (called X here): {error}") from None
 
 
 def _reject_sparse(X: Any, name: str) -> None:
@@ -505,6 +519,11 @@ def _is_standardised(features: Matrix) -> bool:
     spreads = features.std(axis=0)
     varies = spreads > 0
     return bool(np.allclose(features.mean(axis=0), 0, atol=1e-3) and np.allclose(spreads[varies], 1, atol=1e-3))
+
+
+def _digest(features: Matrix) -> str:
+    """Return a digest that recognises the same features."""
+    return sha256(np.ascontiguousarray(features).data).hexdigest()
 
 
 def _scales(features: Matrix) -> tuple[Floats, Floats]:

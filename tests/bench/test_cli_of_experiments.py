@@ -16,15 +16,15 @@ def ran(banks, tmp_path_factory):
     return target
 
 
-def test_a_run_says_what_it_did_and_what_is_missing(ran, banks, capsys):
+def test_a_run_prints_its_case_and_the_missing_files(ran, banks, capsys):
     assert main(["bench", "run", "noise", "--banks", str(banks), "-o", str(ran)]) == 0
-    said = capsys.readouterr().out
-    assert "cifar10-resnet56, noise:" in said
-    assert "gaussian-noise" in said
-    assert {row["outside"] for row in read(ran).rows} == {"uniform-noise"}  # React has no head here.
+    printed = capsys.readouterr().out
+    assert "cifar10-resnet56, noise:" in printed
+    assert "gaussian-noise" in printed
+    assert {row["outside"] for row in read(ran).rows} == {"uniform-noise"}  # There is no head for ReAct.
 
 
-def test_a_report_is_one_page_and_the_tables_one_text(ran, tmp_path, capsys):
+def test_a_report_is_a_page_and_a_file_of_tables(ran, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     page, tables = tmp_path / "report.html", tmp_path / "tables.md"
     assert main(["bench", "report", str(ran), "-o", str(page), "--tables", str(tables)]) == 0
@@ -35,7 +35,7 @@ def test_a_report_is_one_page_and_the_tables_one_text(ran, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("line", "wanted"),
+    ("line", "message"),
     [
         (["run", "noise", "--banks", "nowhere"], "--banks must name folders"),
         (["run", "noise", "--banks", "."], "there is no folder cifar10-resnet56"),
@@ -49,14 +49,14 @@ def test_a_report_is_one_page_and_the_tables_one_text(ran, tmp_path, capsys):
         (["report", "nowhere", "-o", "no/folder/page.html"], "there is no folder"),
     ],
 )
-def test_bad_input_is_named(line, wanted, capsys, monkeypatch, tmp_path):
+def test_an_invalid_option_is_rejected(line, message, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert main(["bench", *line]) == 1
-    assert wanted in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
-def test_one_bad_set_does_not_keep_the_others_from_being_run(banks, tmp_path, capsys):
+def test_an_invalid_file_does_not_stop_other_cases(banks, tmp_path, capsys):
     folder = tmp_path / "cifar10-resnet56"
     folder.mkdir()
     (folder / "svhn.npz").write_bytes(b"no archive")
@@ -66,15 +66,15 @@ def test_one_bad_set_does_not_keep_the_others_from_being_run(banks, tmp_path, ca
     assert {row["case"] for row in read(tmp_path / "results").rows} == {"noise"}
 
 
-def test_nothing_to_run_is_an_error(tmp_path, capsys):
+def test_a_run_without_files_is_an_error(tmp_path, capsys):
     (tmp_path / "cifar10-resnet56").mkdir()
     assert main(["bench", "run", "noise", "--banks", str(tmp_path), "-o", str(tmp_path / "results")]) == 1
-    said = capsys.readouterr()
-    assert "no case could be run" in said.err
-    assert "odin-clean/ (3 files)" in said.out
+    printed = capsys.readouterr()
+    assert "no case could be run" in printed.err
+    assert "odin-clean/ (3 files)" in printed.out
 
 
-def test_a_report_overwrites_neither_its_other_file_nor_the_rows(ran, tmp_path, capsys, monkeypatch):
+def test_a_report_overwrites_no_row_file(ran, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["bench", "report", str(ran), "-o", "one.html", "--tables", "../" + tmp_path.name + "/one.html"]) == 1
     assert "-o and --tables must be different files" in capsys.readouterr().err
@@ -86,7 +86,7 @@ def test_a_report_overwrites_neither_its_other_file_nor_the_rows(ran, tmp_path, 
 
 
 @pytest.mark.parametrize("spoil", ["rows", "versions", "data"])
-def test_rows_that_are_not_ours_are_refused_in_a_line(ran, tmp_path, capsys, spoil):
+def test_invalid_rows_are_rejected_in_one_line(ran, tmp_path, capsys, spoil):
     copied = Path(shutil.copytree(ran, tmp_path / "rows"))
     file = next(copied.rglob("noise.jsonl"))
     lines = [json.loads(line) for line in file.read_text().splitlines()]

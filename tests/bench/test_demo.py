@@ -9,10 +9,9 @@ from sklearn.metrics import roc_auc_score
 
 import truing
 from truing.bench import demo
-from truing.bench.experiments.cases import CASES, DEMO
+from truing.bench.experiments.cases import DEMO
 from truing.bench.report import terminal
 
-from ..conftest import ROOT
 from .conftest import SMALL
 from .reading import Reader, check_that_nothing_is_loaded
 
@@ -54,7 +53,7 @@ def brute_force(scores, rows_in=10_000):
 
 
 @pytest.mark.parametrize("base", ["msp", "energy"])
-def test_the_numbers_of_svhn_agree_with_lstsq_and_scikit_learn(base, svhn, rows_of_svhn):
+def test_the_numbers_of_svhn_agree_with_an_independent_computation(base, svhn, rows_of_svhn):
     features, logits = svhn
     scores = FORMULA[base](logits)
     design = np.column_stack([features, np.ones(len(features))])
@@ -69,17 +68,7 @@ def test_the_numbers_of_svhn_agree_with_lstsq_and_scikit_learn(base, svhn, rows_
 
 
 @pytest.mark.usefixtures("on_the_small_bank")
-def test_the_demo_gives_the_same_rows_every_time(small, ran):
-    assert demo.measure(list(DEMO), small).rows == ran.rows
-
-
-def test_the_demo_runs_cases_of_the_experiments_with_one_repeat(ran):
-    assert {row["case"] for row in ran.rows} <= set(CASES)
-    assert {row["repeats"] for row in ran.rows if "repeats" in row} == {1}
-
-
-@pytest.mark.usefixtures("on_the_small_bank")
-def test_without_a_path_the_demo_prints_its_tables_and_nothing_else(ran, small, capsys):
+def test_without_a_path_the_demo_only_prints_its_tables(ran, small, capsys):
     demo.run(None, small)
     assert capsys.readouterr() == (terminal.text(ran.rows) + "\n", "")
 
@@ -90,16 +79,14 @@ def test_with_a_path_the_demo_also_writes_the_report(small, ran, html, tmp_path,
     demo.run(path, small)
     assert capsys.readouterr().out == f"{terminal.text(ran.rows)}\n\nReport: {path}\n"
     assert path.read_text(encoding="utf-8") == html
+    assert path.stat().st_size < 3e6
 
 
-def test_the_report_is_complete_and_loads_nothing(html):
+def test_the_report_loads_nothing_and_has_the_numbers_of_the_terminal(ran, html):
     reader = Reader()
     reader.feed(html)
     assert reader.open == []
     check_that_nothing_is_loaded(html, reader)
-
-
-def test_the_report_begins_with_its_result_and_has_the_numbers_of_the_terminal(ran, html):
     front = html.partition('<section class="page"')[0]
     mean = next(line for line in terminal.lines(ran.rows) if line.outside == terminal.MEAN)
     before, contrast = mean.cells["base"].fpr95, mean.cells["contrast"].fpr95
@@ -113,18 +100,8 @@ def test_the_report_begins_with_its_result_and_has_the_numbers_of_the_terminal(r
         assert f"with reference contrast {getattr(mean.cells['contrast'], metric)}" in front
 
 
-def test_the_best_values_of_the_report_are_bold(ran, html):
-    front = html.partition('<section class="page"')[0]
-    line = next(line for line in terminal.lines(ran.rows) if (line.base, line.outside) == ("msp", "svhn"))
-    table = front.partition("msp: FPR95")[2].partition("</table>")[0]
-    shown = table.partition('<th scope="row">svhn</th>')[2].partition("</tr>")[0]
-    cells = line.cells.values()
-    wanted = "".join(f"<td><b>{c.fpr95}</b></td>" if c.best_fpr95 else f"<td>{c.fpr95}</td>" for c in cells)
-    assert shown == f"{wanted}<td>{line.count()}</td>"
-
-
 @pytest.mark.usefixtures("on_the_small_bank")
-def test_a_failure_keeps_the_previous_report(small, monkeypatch, tmp_path):
+def test_a_failed_run_keeps_the_previous_report(small, monkeypatch, tmp_path):
     path = tmp_path / "report.html"
     path.write_text("earlier")
     monkeypatch.setattr(demo, "report", lambda _: 1 / 0)
@@ -151,23 +128,3 @@ def test_progress_is_shown_on_a_terminal(small, monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     demo.measure([DEMO[0]], small)
     assert "3 of 3, cifar100" in capsys.readouterr().err
-
-
-def test_the_means_on_the_page_of_results_are_the_printed_means():
-    page = (ROOT / "docs" / "results" / "images.md").read_text(encoding="utf-8")
-    table, text = page.partition("```console")[::2]
-    cells = {
-        line.split("|")[1].strip(): re.findall(r"\d+\.\d", line) for line in table.splitlines() if "better" in line
-    }
-    msp, energy, detected = (re.findall(r"\d+\.\d", line) for line in text.splitlines() if line.startswith("mean "))
-    assert cells == {
-        "FPR95 (lower is better)": [msp[0], energy[0], msp[2], msp[8]],
-        "AUROC (higher is better)": [msp[1], energy[1], msp[3], msp[9]],
-        "detected at 5 % false alarms (higher is better)": [detected[0], detected[2], detected[1], detected[4]],
-    }
-
-
-@pytest.mark.slow
-def test_the_report_is_smaller_than_three_megabytes(tmp_path):
-    demo.run(tmp_path / "report.html")
-    assert (tmp_path / "report.html").stat().st_size < 3e6

@@ -1,4 +1,4 @@
-"""Own scores and methods: their numbers are the user's, next to truing's, on the same rows."""
+"""The user's own scores and methods in the experiments."""
 
 import re
 import shlex
@@ -81,7 +81,7 @@ def both(folder):
     return [truing.Outputs.load(folder / f"{name}.npz") for name in ("in", "digits")]
 
 
-def test_a_function_and_a_column_are_base_scores_beside_truings(folder):
+def test_a_function_or_a_column_can_be_a_base_score(folder):
     assert run(folder, 'half = "own_scores_of_tests:half"\nlowest = "my_column"\n') == 0
     parts = both(folder)
     expected = truing.auroc(*(truing.max_logit(part.logits) for part in parts))
@@ -94,7 +94,7 @@ def test_a_function_and_a_column_are_base_scores_beside_truings(folder):
     assert row_of(folder, "lowest", "DLR")["auroc"] == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_score_function_gets_all_rows_at_once_so_it_cannot_see_which_rows_are_out(folder):
+def test_a_score_function_gets_all_rows_at_once(folder):
     assert run(folder, 'apart = "own_scores_of_tests:mean_apart"\n') == 0
     parts = both(folder)
     features = np.concatenate([part.features for part in parts])
@@ -134,7 +134,7 @@ def test_a_scores_column_is_used_or_rejected(folder, embedded, capsys):
 
 
 @pytest.mark.parametrize(
-    ("scores", "options", "wanted"),
+    ("scores", "options", "message"),
     [
         ('mine = "no_column"\n', (), "no_column"),
         ('mine = "own_scores_of_tests:few"\n', (), "must return one score per row, 600, got 3"),
@@ -146,9 +146,9 @@ def test_a_scores_column_is_used_or_rejected(folder, embedded, capsys):
         ("", ("--method", "math:sqrt", "--method", "cmath:sqrt"), "functions with different names"),
     ],
 )
-def test_invalid_scores_and_methods_are_errors(folder, capsys, scores, options, wanted):
+def test_invalid_scores_and_methods_are_errors(folder, capsys, scores, options, message):
     assert run(folder, scores, *options) == 1
-    assert wanted in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_method_needs_a_case_that_compares_methods(folder, capsys):
@@ -166,7 +166,7 @@ def test_a_copy_of_the_in_distribution_set_is_not_an_out_of_distribution_set(fol
 
 
 @pytest.mark.slow
-def test_the_example_of_the_documentation_gives_the_numbers_that_it_shows(tmp_path, monkeypatch):
+def test_the_example_in_the_documentation_gives_the_numbers_shown(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[3] / "docs" / "experiments.md").read_text()
     python, module = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

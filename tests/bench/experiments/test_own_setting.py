@@ -1,13 +1,10 @@
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import truing
-from truing.bench.experiments.cases import CASES
 from truing.bench.experiments.own_setting import read_setting
-from truing.bench.experiments.records import read
 from truing.cli.command import run as main
 
 TOML = """
@@ -42,34 +39,6 @@ def folder(embedded, tmp_path_factory):
     return place
 
 
-@pytest.mark.slow
-def test_every_case_runs_on_a_users_setting_and_the_report_names_its_network(folder, tmp_path, capsys, monkeypatch):
-    slow = [name for name, case in CASES.items() if case.slow]
-    for name in slow:
-        monkeypatch.setitem(CASES, name, replace(CASES[name], values=CASES[name].values[:1]))
-    line = ["bench", "run", "all", *slow, "--setting", str(folder / "mine.toml"), "--workers", "1"]
-    assert main([*line, "-o", str(tmp_path / "rows")]) == 0, capsys.readouterr().err
-    results = read(tmp_path / "rows")
-    assert {row["case"] for row in results.rows} == set(CASES)
-    assert {row["outside"] for row in results.rows if CASES[row["case"]].is_main} == {"digits", "textures"}
-    page = tmp_path / "page.html"
-    assert main(["bench", "report", str(tmp_path / "rows"), "-o", str(page)]) == 0
-    assert "a network of mine" in page.read_text()
-    assert str(folder) not in page.read_text()
-
-
-def test_the_rows_are_the_numbers_of_the_library(folder, tmp_path):
-    assert main(["bench", "run", "table", "--setting", str(folder / "mine.toml"), "-o", str(tmp_path)]) == 0
-    inside, outside = (truing.Outputs.load(folder / "files" / f"{name}.npz") for name in ("test", "digits"))
-    features = np.concatenate([inside.features, outside.features])
-    scores = truing.energy(np.concatenate([inside.logits, outside.logits]))
-    trued = truing.fit_direct(features, scores).predict(features)
-    auroc = truing.auroc(trued[: len(inside)], trued[len(inside) :])
-    wanted = {"outside": "digits", "base": "energy", "method": "DLR", "scored": "fitted"}
-    (row,) = [row for row in read(tmp_path).rows if wanted.items() <= row.items()]
-    assert row["auroc"] == pytest.approx(auroc, abs=1e-6)
-
-
 def test_optional_keys_have_defaults(folder):
     setting, locate, own = read_setting(folder / "mine.toml")
     assert (setting.components, setting.draws, setting.official, setting.paper) == (None, True, False, "")
@@ -80,32 +49,26 @@ def test_optional_keys_have_defaults(folder):
 
 
 @pytest.mark.parametrize(
-    ("change", "wanted"),
+    ("change", "message"),
     [
         (("name =", "name"), "must be a TOML file"),
         (('name = "mine"', ""), "got no name"),
-        (('"mine"', "3"), "name must be text, got 3"),
         (('"mine"', '"../mine"'), "name must consist of letters"),
         (('"mine"', '"cifar10-resnet56"'), "name must consist of letters.*built-in settings"),
         (("network =", "netwrok ="), "must be one of name, network,.* got 'netwrok'"),
         (('"files/test.npz"', "true"), "inside must be the path of a file, got True"),
         (("test.npz", "gone.npz"), "there is no file .*gone.npz for gone"),
         (("digits =", '"dig/its" ='), "the name of a set must"),
-        (("digits =", "head ="), "the name of a set must"),
-        (("digits =", "test ="), "the name of a set must"),
         (("static =", "digits ="), "digits in both"),
         (("files/digits.npz", "files/../files/test.npz"), "digits must be another file than inside"),
         (("files/textures.npz", "files/digits.npz"), "textures must be another file than digits"),
-        (('"files/digits.npz"', "[1]"), "outside.digits must be the path of a file"),
         (("[outside]", "components = 0\n[outside]"), "components must be at least 1, got 0"),
-        (("[outside]", "components = true\n[outside]"), "components must be a whole number, got True"),
         (("[outside]", "draws = 1\n[outside]"), "draws must be true or false, got 1"),
         (("[outside]", "odin_temperature = nan\n[outside]"), "odin_temperature must be above 0"),
         (("[outside]", 'paper = "CIFAR"\n[outside]'), "paper must be one of CIFAR-10, CIFAR-100, ImageNet-1k"),
         (("[noise]", '[odin-clean]\nother = "files/static.npz"\n[noise]'), "odin-clean must name sets"),
         (("[noise]", "[scores]\nmine = 3\n[noise]"), "scores.mine must be a column or module:function, got 3"),
         (("[noise]", '[scores]\nmsp = "scores"\n[noise]'), "scores.msp must have a name of its own"),
-        (("[noise]", '[scores]\n"my score" = "scores"\n[noise]'), "the name of a score must"),
         (
             ("[noise]", '[scores]\nmine = "gone_module:f"\n[noise]'),
             "cannot import gone_module:f: ModuleNotFoundError",
@@ -121,7 +84,7 @@ def test_optional_keys_have_defaults(folder):
         (("files/digits.npz", "files/narrow.npz"), "digits must have 64 features, as test has, got 32"),
     ],
 )
-def test_an_invalid_setting_file_is_rejected_with_its_path_and_the_reason(folder, tmp_path, capsys, change, wanted):
+def test_an_invalid_setting_file_is_rejected_with_its_path_and_the_reason(folder, tmp_path, capsys, change, message):
     path = tmp_path / "bad.toml"
     text = TOML.replace(*change).replace('"files/', f'"{folder}/files/')
     assert text != TOML
@@ -129,11 +92,11 @@ def test_an_invalid_setting_file_is_rejected_with_its_path_and_the_reason(folder
     assert main(["bench", "run", "noise", "--setting", str(path), "-o", str(tmp_path / "rows")]) == 1
     error = capsys.readouterr().err
     assert error.startswith(f"truing: {path}")
-    assert re.search(wanted, error), error
+    assert re.search(message, error), error
     assert not (tmp_path / "rows").exists()
 
 
-def test_an_unknown_setting_is_answered_with_the_built_in_ones(capsys):
+def test_an_unknown_setting_is_rejected_with_the_valid_names(capsys):
     assert main(["bench", "run", "noise", "--setting", "cifar10-resnet65"]) == 1
     error = capsys.readouterr().err
     assert "cifar10-resnet56" in error

@@ -23,7 +23,7 @@ def test_the_description_of_a_file_counts_its_rows_and_its_correct_labels(tmp_pa
     assert info["accuracy"] == right / 50
 
 
-def test_the_note_of_a_file_names_its_network_and_an_invalid_note_is_an_error(tmp_path):
+def test_a_note_names_the_network_and_an_invalid_note_is_rejected(tmp_path):
     rows = {"features": np.ones((2, 3))}
     note = np.frombuffer(json.dumps(info_of()["made"]).encode(), dtype=np.uint8)
     np.savez(tmp_path / "a.npz", **rows, provenance=note)

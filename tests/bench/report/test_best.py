@@ -13,11 +13,11 @@ def test_the_best_value_of_a_column_is_the_lowest_fpr95_and_the_highest_auroc():
     assert best("mean over the sets", heads, *lines) == [(1, 1), (1, 3)]
 
 
-def test_ties_are_all_best_and_empty_cells_never_are():
+def test_all_ties_are_best_and_empty_cells_are_not():
     assert best("AUROC, set by set", ("base", "svhn"), ("a", "90.0"), ("b", "90.0"), ("c", "")) == [(0, 1), (1, 1)]
 
 
-def test_in_a_table_of_mixes_the_best_value_is_the_best_of_its_line():
+def test_in_a_table_of_mixes_every_line_has_a_best_value():
     lines = [("svhn", "68.3", "9.4"), ("svhn + dtd10", "20.0", "21.0")]
     assert best("FPR95", ("sets", "msp", "msp + DLR"), *lines) == [(0, 2), (1, 1)]
 

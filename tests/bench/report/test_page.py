@@ -3,7 +3,6 @@ import io
 import json
 import re
 from collections import Counter
-from html import unescape
 from urllib.parse import unquote
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 
 from truing.bench.experiments.cases import CASES
 from truing.bench.experiments.records import Results
-from truing.bench.experiments.settings import SETTINGS
 from truing.bench.report import page
 from truing.bench.report.order import ordered
 from truing.bench.report.tables import all_tables, markdown_of, summary
@@ -21,7 +19,7 @@ from ..reading import Reader, check_that_nothing_is_loaded
 
 
 class Pages(Reader):
-    """Also collects the cells of tables and the levels of headings by section."""
+    """Collects the cells of tables and the levels of headings of every section."""
 
     def __init__(self):
         super().__init__()
@@ -74,17 +72,8 @@ def test_every_case_with_rows_has_a_section_with_its_tables(invented_rows, read)
     assert wanted - Counter(read.cells["front"]) == Counter()
 
 
-def test_numbers_of_single_sets_are_the_numbers_of_rows(invented_rows, read):
-    rows = [row for row in invented_rows if row["case"] == "combinations"]
-    printed = {f"{100 * row[metric]:.1f}" for row in rows for metric in ("fpr95", "fpr95_paper", "auroc")}
-    for setting in ("cifar10-resnet56", "imagenet-efficientnet-lite0"):
-        cells = read.cells[f"{setting}--combinations"]
-        assert cells
-        assert {cell.partition(" ")[0] for cell in cells} - {""} <= printed
-
-
 @pytest.mark.parametrize("setting", dict.fromkeys(name for _, name in RAN))
-def test_the_downloads_hold_all_rows_without_pictures(invented_rows, downloads, setting):
+def test_the_downloads_have_all_rows_except_pictures(invented_rows, downloads, setting):
     wanted = [row for row in ordered(Results(invented_rows)).rows if row["setting"] == setting and "picture" not in row]
     split = json.loads(downloads[f"truing-{setting}.json"])
     rows = [dict(zip(split["columns"], line, strict=True)) for line in split["data"]]
@@ -92,10 +81,6 @@ def test_the_downloads_hold_all_rows_without_pictures(invented_rows, downloads, 
     rows = list(csv.DictReader(io.StringIO(downloads[f"truing-{setting}.csv"])))
     texts = [{name: str(value) for name, value in row.items()} for row in wanted]
     assert [{name: value for name, value in row.items() if value} for row in rows] == texts
-
-
-def test_no_download_is_too_long_for_a_data_uri(page_html):
-    assert max(map(len, re.findall(r"href='(data:[^']*)'", page_html))) < 2_000_000
 
 
 def test_every_figure_has_an_alternative_text_that_names_its_case(read):
@@ -106,42 +91,18 @@ def test_every_figure_has_an_alternative_text_that_names_its_case(read):
     assert [word for word in words if not any(case in word for case in CASES)] == []
 
 
-def test_headings_descend_one_level_at_a_time(read):
+def test_heading_levels_skip_no_level(read):
     for name, levels in read.levels.items():
         start = 0 if name == "front" else 1
         steps = zip([start, *levels], levels, strict=False)
         assert [(high, low) for high, low in steps if low > high + 1] == [], name
 
 
-def test_settings_without_rows_name_the_files_that_they_need(page_html):
-    ran = {name for _, name in RAN}
-    text = unescape(re.sub(r"<[^>]*>", "", page_html))
-    for setting in SETTINGS.values():
-        assert (f"{setting.name}: not run" in text) == (setting.name not in ran)
-        if setting.name not in ran:
-            assert f"DIR/{setting.name}/" in text
-            assert [file for file in (setting.inside, *setting.outside) if f"{file}.npz" not in text] == []
-
-
-def test_the_page_names_versions_machine_date_and_files(page_html):
-    for words in ("truing 0.1.0, numpy 2.0.0", "Linux x86_64, 2 cores", "2026-01-02", "fedcba9876543210", "seed 0"):
-        assert words in page_html
-
-
 def test_the_page_does_not_depend_on_the_order_of_rows(invented_rows):
-    mixed = [invented_rows[place] for place in np.random.default_rng(0).permutation(len(invented_rows))]
-    assert markdown_of(Results(mixed)) == markdown_of(Results(invented_rows))
-    cases = ("noise", "kept-share", "combinations", "pictures")
-    few, few_mixed = (
-        [row for row in rows if row["case"] in cases and (row["conventions"], row["setting"]) == RAN[0]]
-        for rows in (invented_rows, mixed)
-    )
-    html = page.render(Results(few, abouts()))
-    assert html == page.render(Results(few_mixed, abouts())) == page.render(Results(few, abouts()))
-
-
-def test_a_page_of_one_case_has_a_section_for_that_case_only(invented_rows):
-    reader = Pages()
-    reader.feed(page.render(Results([row for row in invented_rows if row["case"] == "noise"])))
-    assert "cifar10-resnet56--noise" in reader.cells
-    assert "cifar10-resnet56--table" not in reader.cells
+    rows = [row for row in invented_rows if row["case"] in ("noise", "combinations") and row["setting"] == RAN[0][1]]
+    shuffled = [rows[place] for place in np.random.default_rng(0).permutation(len(rows))]
+    assert markdown_of(Results(shuffled)) == markdown_of(Results(rows))
+    html = page.render(Results(rows, abouts()))
+    assert html == page.render(Results(shuffled, abouts()))
+    assert "cifar10-resnet56--noise" in html
+    assert "cifar10-resnet56--table" not in html

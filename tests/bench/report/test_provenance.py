@@ -25,7 +25,7 @@ def ran(tmp_path_factory):
     return folder
 
 
-def test_the_page_names_the_network_that_the_files_name(ran, capsys):
+def test_the_report_names_the_network_that_made_the_files(ran, capsys):
     pytest.importorskip("matplotlib")
     page, tables = ran / "page.html", ran / "tables.md"
     assert main(["bench", "report", str(ran / "rows"), "-o", str(page), "--tables", str(tables)]) == 0
@@ -39,7 +39,7 @@ def test_the_page_names_the_network_that_the_files_name(ran, capsys):
     assert "energy_ood" not in tables.read_text()
 
 
-def test_the_page_counts_the_rows_of_every_file_and_marks_sets_smaller_than_the_official_set(ran):
+def test_sets_smaller_than_the_official_set_are_marked(ran):
     table = sets_table(read(ran / "rows"), "official-cifar10")
     lines = {line[0]: dict(zip(table.heads, line, strict=True)) for line in table.lines}
     assert {name: (line["rows"], line["official rows"]) for name, line in lines.items()} == {
@@ -51,35 +51,7 @@ def test_the_page_counts_the_rows_of_every_file_and_marks_sets_smaller_than_the_
     assert lines["svhn.npz"]["made by"] == "resnet20, svhn"
 
 
-def test_jobs_of_other_code_are_repeated(ran, tmp_path, capsys):
-    line = ["bench", "run", "table", "--banks", str(ran / "banks"), "--workers", "1", "-o", str(tmp_path)]
-    source = next((ran / "rows").rglob("table.jsonl"))
-    target = tmp_path / source.relative_to(ran / "rows")
-    target.parent.mkdir(parents=True)
-    text = source.read_text()
-    digest = json.loads(text.splitlines()[0])["about"]["code"]["sha256"]
-    target.write_text(text.replace(digest, "0" * 16))
-    assert main(line) == 0
-    assert "2 outdated jobs repeated" in capsys.readouterr().out
-    assert codes(read(tmp_path), "official-cifar10") == codes(read(ran / "rows"), "official-cifar10")
-    assert main(line) == 0
-    assert "repeated" not in capsys.readouterr().out
-
-
-def test_files_of_two_networks_are_not_mixed(ran, tmp_path, capsys):
-    folder = tmp_path / "official-cifar10"
-    folder.mkdir()
-    arrays = dict(np.load(ran / "banks" / "official-cifar10" / "svhn.npz"))
-    note = json.loads(arrays["provenance"].tobytes()) | {"network": "wrn40-2"}
-    np.savez(folder / "svhn.npz", **arrays | {"provenance": np.frombuffer(json.dumps(note).encode(), dtype=np.uint8)})
-    line = ["bench", "run", "table", "--banks", str(tmp_path), str(ran / "banks"), "-o", str(tmp_path / "rows")]
-    assert main(line) == 1
-    error = capsys.readouterr().err
-    assert "svhn must come from the network of cifar10-test (resnet20" in error
-    assert "got wrn40-2" in error
-
-
-def test_without_notes_in_the_files_the_page_names_the_network_of_the_setting():
+def test_without_notes_the_report_names_the_network_of_the_setting():
     about = {
         "settings": {"setting": "official-cifar10", "case": "table", "conventions": "truing"},
         "data": {"svhn": "0123456789abcdef"},

@@ -12,7 +12,7 @@ KINDS = ("npz", "parquet", "arrow", "npy")
 
 
 def write_part(folder, name, rows, kind="npz", dtype=np.float32, ids=None):
-    """Write rows, which may be none, as one part. The kind npy is a folder with a set of files."""
+    """Write columns as one part, which may have no rows. The kind npy is a folder with one file per column."""
     columns = {name: column.astype(dtype) for name, column in rows.items()}
     if kind == "npy":
         (folder / name).mkdir()

@@ -1,4 +1,4 @@
-"""A new folder of rows every night, through the command line: detect once, then decide and learn what is new."""
+"""A table gets a new folder of rows every night. The commands decide and learn the new parts once."""
 
 import json
 import subprocess
@@ -68,13 +68,13 @@ def test_a_new_night_is_decided_and_learned_once(night, run, tmp_path, method):
     run(*detect)
     assert contents(tmp_path) == before
     night(1)
-    told = json.loads(run(*DECIDE, "-o", "decided", "--json"))
-    assert (told["rows"], told["kept_parts"]) == (1350, 0)
-    assert told["notes"][0].startswith("2 parts skipped: the detector has learned these rows")
+    summary = json.loads(run(*DECIDE, "-o", "decided", "--json"))
+    assert (summary["rows"], summary["kept_parts"]) == (1350, 0)
+    assert summary["notes"][0].startswith("2 parts skipped: the detector has learned these rows")
     assert not (tmp_path / "decided" / "date=1").exists()
     columns = read(sorted(tmp_path.glob("decided/date=2/*.parquet")))
     is_in = np.array(["-in-" in name for name in columns["id"]])
-    error = np.sqrt(RATE * (1 - RATE) * (1 / 1200 + 1 / told["reference_rows"]))
+    error = np.sqrt(RATE * (1 - RATE) * (1 / 1200 + 1 / summary["reference_rows"]))
     assert abs(columns["is_out"][is_in].mean() - RATE) < 3 * error
     assert columns["is_out"][~is_in].mean() > 0.5
     learned = run(*LEARN)
@@ -88,19 +88,19 @@ def test_a_new_night_is_decided_and_learned_once(night, run, tmp_path, method):
 
 
 def night_after(night, run, tmp_path):
-    """Check the third night: the parts of the second stay as they are, until one of them changes."""
+    """Check the third night. Decided parts stay unchanged, even if a learned part changes later."""
     decided = contents(tmp_path / "decided" / "date=2")
     night(2)
-    told = json.loads(run(*DECIDE, "-o", "decided", "--json"))
-    assert (told["rows"], told["kept_parts"]) == (1350, 2)
+    summary = json.loads(run(*DECIDE, "-o", "decided", "--json"))
+    assert (summary["rows"], summary["kept_parts"]) == (1350, 2)
     run(*LEARN)
     assert contents(tmp_path / "decided" / "date=2") == decided
     changed = tmp_path / "rows/date=2/part-1.parquet"
     pyarrow.parquet.write_table(pyarrow.parquet.read_table(changed)[:100], changed)
-    told = json.loads(run(*DECIDE, "-o", "decided", "--json"))
-    assert (told["rows"], told["kept_parts"]) == (0, 3)
-    assert told["notes"][0].startswith("2 parts skipped: the detector has learned these rows")
-    assert told["notes"][1].startswith("1 part skipped: changed since the detector learned them")
+    summary = json.loads(run(*DECIDE, "-o", "decided", "--json"))
+    assert (summary["rows"], summary["kept_parts"]) == (0, 3)
+    assert summary["notes"][0].startswith("2 parts skipped: the detector has learned these rows")
+    assert summary["notes"][1].startswith("1 part skipped: changed since the detector learned them")
     assert run(*LEARN).startswith("learned    no new parts, 6 parts learned before")
     assert contents(tmp_path / "decided" / "date=2") == decided
 
@@ -112,9 +112,9 @@ def test_a_part_that_changes_before_it_is_learned_is_decided_again(night, run, t
     run(*DECIDE, "-o", "decided")
     changed = tmp_path / "rows/date=2/part-1.parquet"
     pyarrow.parquet.write_table(pyarrow.parquet.read_table(changed)[:100], changed)
-    told = json.loads(run(*DECIDE, "-o", "decided", "--json"))
-    assert (told["rows"], told["kept_parts"]) == (100, 1)
-    assert "1 part changed since the last call and decided again" in told["notes"]
+    summary = json.loads(run(*DECIDE, "-o", "decided", "--json"))
+    assert (summary["rows"], summary["kept_parts"]) == (100, 1)
+    assert "1 part changed since the last call and decided again" in summary["notes"]
     assert len(read([tmp_path / "decided/date=2/part-1.parquet"])["id"]) == 100
 
 
@@ -133,18 +133,18 @@ def test_one_command_decides_new_parts_and_learns_them(night, run, tmp_path):
 
 
 def test_decisions_do_not_depend_on_the_number_of_parts(night, run, tmp_path):
-    """A part has the decisions of `Detector.decide` on its rows alone."""
+    """Each part gets the decisions of `Detector.decide` on its own rows."""
     for day in range(2):
         night(day)
     run("detect", "rows/date=1", *COLUMNS, "--reference", "held.npz", "-o", "detected", "--save", "detector.npz")
     run(*DECIDE, "-o", "decided")
     detector = truing.load(tmp_path / "detector.npz")
     for part in sorted(tmp_path.glob("rows/date=2/*")):
-        found = detector.decide(truing.Outputs.load(part, features="emb", logits="out"), false_alarm=RATE)
+        result = detector.decide(truing.Outputs.load(part, features="emb", logits="out"), false_alarm=RATE)
         columns = read([tmp_path / "decided" / "date=2" / part.name])
-        np.testing.assert_array_equal(columns["scores"], found.scores)
-        np.testing.assert_array_equal(columns["p_values"], found.p_values)
-        np.testing.assert_array_equal(columns["is_out"], found.is_out)
+        np.testing.assert_array_equal(columns["scores"], result.scores)
+        np.testing.assert_array_equal(columns["p_values"], result.p_values)
+        np.testing.assert_array_equal(columns["is_out"], result.is_out)
 
 
 def test_the_detector_of_a_table_is_the_detector_of_memory(rows, reference, run, tmp_path):
@@ -198,7 +198,7 @@ def test_a_folder_takes_the_decisions_of_one_rate_and_one_reference(night, run, 
 
 
 def test_a_saved_detector_of_another_job_is_replaced(rows, reference, run, tmp_path):
-    """A finished job does not pass off a detector that it did not save as its own."""
+    """A finished job replaces a detector that another job saved under the same name."""
     rows[:1000].save("rows.npz")
     reference.save("held.npz")
     detect = ["detect", "rows.npz", "--reference", "held.npz", "-o", "out"]
@@ -229,7 +229,7 @@ def test_results_stay_in_their_folder_and_have_names_of_their_own(rows, referenc
 
 
 def test_two_commands_that_learn_at_once_lose_nothing(rows, reference, run, tmp_path):
-    """The second command is refused while the first one has the detector, or starts from its result."""
+    """A command fails while another command uses the detector, or starts from the result of the other command."""
     rows[:1000].save("rows.npz")
     reference.save("held.npz")
     run("detect", "rows.npz", "--reference", "held.npz", "--method", "dlr", "-o", "out", "--save", "detector.npz")
@@ -253,5 +253,5 @@ def test_a_folder_keeps_the_format_of_its_first_results(rows, reference, tmp_pat
     folder = written(tmp_path / "rows", rows, [500], "parquet")
     parts.decide(detector, parts.Table.of(folder), tmp_path / "out", false_alarm=0.1)
     rows[:50].save(folder / "late.npz")
-    found = parts.decide(detector, parts.Table.of(folder), tmp_path / "out", false_alarm=0.1)
-    assert (found.rows, found.kept_parts, found.files[0].name) == (50, 2, "late.parquet")
+    result = parts.decide(detector, parts.Table.of(folder), tmp_path / "out", false_alarm=0.1)
+    assert (result.rows, result.kept_parts, result.files[0].name) == (50, 2, "late.parquet")

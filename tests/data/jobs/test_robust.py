@@ -1,4 +1,4 @@
-"""RLR of more rows than the Huber regression takes: a sample, the sizes of all residuals, a fit of the kept rows."""
+"""RLR of many rows: a Huber fit of a sample ranks all residuals, and least squares fits the kept rows."""
 
 from itertools import pairwise
 
@@ -13,7 +13,7 @@ from truing.scores.rows import ScoredRows, row_keys
 
 from .files import contents, read, written
 
-SHAPES = [{}, {"keep": 0.35}, {"penalty": 1e-2}, {"intercept": False}, {"components": 3}]
+SHAPES = [{}, {"keep": 0.35, "penalty": 1e-2}, {"intercept": False}, {"components": 3}]
 every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
 
@@ -51,15 +51,15 @@ def assert_close(one, other, tolerance=1e-11):
 
 
 @every_shape
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
 def test_a_sampled_fit_does_not_depend_on_how_rows_are_cut(rng, shape, dtype):
     features, scores = like_a_network(rng, 2000, dtype=dtype)
-    wanted = robust(in_parts(features, scores, block=2000), features, scores, shape, 300)
-    assert wanted.rows == int(shape.get("keep", 0.8) * 2000)
+    expected = robust(in_parts(features, scores, block=2000), features, scores, shape, 300)
+    assert expected.rows == int(shape.get("keep", 0.8) * 2000)
     for _ in range(3):
         cuts = rng.integers(0, 2001, 6)
         passes = in_parts(features, scores, [*cuts, cuts[0], min(cuts[1] + 1, 2000)], int(rng.integers(1, 900)))
-        assert_close(robust(passes, features, scores, shape, 300), wanted)
+        assert_close(robust(passes, features, scores, shape, 300), expected)
 
 
 @every_shape
@@ -67,8 +67,8 @@ def test_a_sample_of_all_rows_is_the_fit_of_memory(rng, shape):
     """No two residuals are tied, so the rows that are kept are the same."""
     features = rng.standard_normal((2000, 6))
     scores = features[:, 0] + rng.standard_cauchy(2000)
-    found = robust(in_parts(features, scores, [5, 1500]), features, scores, shape, 2000)
-    assert_close(found, truing.fit_robust(features, scores, **shape), 1e-9)
+    result = robust(in_parts(features, scores, [5, 1500]), features, scores, shape, 2000)
+    assert_close(result, truing.fit_robust(features, scores, **shape), 1e-9)
 
 
 @every_shape
@@ -87,9 +87,9 @@ def test_a_sampled_fit_is_least_squares_of_the_rows_with_the_smallest_residuals(
         features if k is None else (features - features.mean(0)) @ np.linalg.svd(features - features.mean(0))[2][:k].T
     )
     design = np.column_stack((of_all, np.full(2000, float(options["intercept"]))))
-    wanted = design @ np.linalg.lstsq(design[kept], scores[kept])[0]
-    found = robust(in_parts(features, scores), features, scores, shape, 300)
-    np.testing.assert_allclose(found.predict(features), wanted, atol=1e-8)
+    expected = design @ np.linalg.lstsq(design[kept], scores[kept])[0]
+    result = robust(in_parts(features, scores), features, scores, shape, 300)
+    np.testing.assert_allclose(result.predict(features), expected, atol=1e-8)
 
 
 def test_tied_rows_at_the_largest_kept_residual_share_the_remaining_weight(rng):
@@ -109,8 +109,8 @@ def test_tied_rows_at_the_largest_kept_residual_share_the_remaining_weight(rng):
     for kept in order:
         weights[kept] += 2
     root = np.sqrt(weights)[:, None]
-    wanted = np.linalg.lstsq(of_all * root, scores * root[:, 0])[0]
-    np.testing.assert_allclose([*split.coef, split.intercept], wanted, atol=1e-9)
+    expected = np.linalg.lstsq(of_all * root, scores * root[:, 0])[0]
+    np.testing.assert_allclose([*split.coef, split.intercept], expected, atol=1e-9)
     shuffled = rng.permutation(2000)
     rows = copies[0][shuffled], copies[1][shuffled]
     assert_close(fit_robust_parts(in_parts(*rows), ScoredRows(*copies), 2000, keep=1202 / 2000), split)
@@ -123,7 +123,7 @@ def test_equal_rows_have_a_fit(rng):
         assert (fit.predict(features[:1])[0], fit.rows) == (pytest.approx(2.0), 40)
 
 
-@pytest.mark.parametrize("rows", [1, SAMPLED_ROWS, SAMPLED_ROWS + 1, 300_000, 1_000_000, 10_000_000])
+@pytest.mark.parametrize("rows", [1, SAMPLED_ROWS, SAMPLED_ROWS + 1, 300_000, 1_000_000])
 def test_the_sample_is_not_larger_than_the_limit_of_the_regression(rows):
     share = share_of_sample(rows)
     sample = sum(
@@ -132,11 +132,11 @@ def test_the_sample_is_not_larger_than_the_limit_of_the_regression(rows):
     assert 0.98 * min(rows, SAMPLED_ROWS) <= sample <= SAMPLED_ROWS
 
 
-@pytest.mark.parametrize("period", [2, 5, 10, 100])
-def test_the_sample_takes_the_same_share_of_every_residue_class(period):
+def test_the_sample_takes_the_same_share_of_every_residue_class():
     chosen = np.flatnonzero(row_keys(np.arange(1_000_000)) < share_of_sample(1_000_000, 10_000))
-    counts = np.bincount(chosen % period, minlength=period) * period / len(chosen)
-    assert 0.7 < counts.min() <= counts.max() < 1.3
+    for period in (2, 5, 10, 100):
+        counts = np.bincount(chosen % period, minlength=period) * period / len(chosen)
+        assert 0.7 < counts.min() <= counts.max() < 1.3
 
 
 def test_workers_that_compute_differently_are_an_error(rng):
@@ -162,9 +162,9 @@ def test_a_job_of_many_rows_is_the_job_of_memory_and_resumes_to_the_same_bytes(r
     features, scores = like_a_network(rng, SAMPLED_ROWS + 3000, 3, np.float32)
     rows = truing.Outputs(features, scores=scores)
     table = Table.of(written(tmp_path / "rows", rows, [60_000, 60_001]))
-    known = truing.Outputs(features[:500] + 1, scores=scores[:500])
-    whole = parts.detect(table, tmp_path / "whole", known, method="rlr", kind="parquet", **shape)
-    memory = truing.detect(rows, known, method="rlr", **shape)
+    reference = truing.Outputs(features[:500] + 1, scores=scores[:500])
+    whole = parts.detect(table, tmp_path / "whole", reference, method="rlr", kind="parquet", **shape)
+    memory = truing.detect(rows, reference, method="rlr", **shape)
     columns = read(whole.files)
     np.testing.assert_allclose(columns["scores"], memory.scores, rtol=0, atol=1e-9 * np.std(memory.scores))
     np.testing.assert_array_equal(columns["is_out"], memory.is_out)
@@ -176,6 +176,6 @@ def test_a_job_of_many_rows_is_the_job_of_memory_and_resumes_to_the_same_bytes(r
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            parts.detect(table, tmp_path / stop, known, method="rlr", kind="parquet", **shape, progress=progress)
-        parts.detect(table, tmp_path / stop, known, method="rlr", kind="parquet", **shape)
+            parts.detect(table, tmp_path / stop, reference, method="rlr", kind="parquet", **shape, progress=progress)
+        parts.detect(table, tmp_path / stop, reference, method="rlr", kind="parquet", **shape)
         assert contents(tmp_path / stop) == contents(tmp_path / "whole")

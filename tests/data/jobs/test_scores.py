@@ -1,4 +1,4 @@
-"""Metrics and thresholds of scores in many files: equal to those in memory in every bit, in bounded memory."""
+"""Metrics and thresholds of scores in many files equal those in memory bit for bit, in bounded memory."""
 
 import re
 import subprocess
@@ -27,7 +27,7 @@ either = st.one_of(tied, apart)
 
 
 def write(path, values):
-    """Write scores, possibly none, with a second column if the format has columns."""
+    """Write scores, which may be empty, with a second column if the format has columns."""
     rows, kind = np.arange(len(values)), path.suffix
     if kind == ".npy":
         np.save(path, values)
@@ -55,13 +55,13 @@ def write_parts(folder, values, cuts, endings):
 
 def assert_equals_memory(files_in, files_out, scores_in, scores_out):
     for convention in CONVENTIONS:
-        found = scores.evaluate(files_in, files_out, convention=convention)
-        assert found == truing.evaluate(scores_in, scores_out, convention=convention)
+        result = scores.evaluate(files_in, files_out, convention=convention)
+        assert result == truing.evaluate(scores_in, scores_out, convention=convention)
     for accept in (0.01, 0.5, 0.95, 1.0):
         assert scores.threshold_at(files_in, accept=accept) == truing.threshold_at(scores_in, accept=accept)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(scores_in=either, scores_out=either, data=st.data())
 def test_metrics_of_files_are_metrics_of_memory_for_any_parts(scores_in, scores_out, data):
     assume(not np.array_equal(np.sort(scores_in), np.sort(scores_out)))
@@ -98,7 +98,7 @@ def test_a_folder_and_a_glob_are_read_with_their_subfolders(tmp_path, bank):
     truing.save(truing.fit_direct(outputs.features, truing.msp(outputs.logits)), tmp_path / "fit.npz")
     for name in ("found.json", "job.json", ".hidden.csv", "_done.csv", "notes.txt"):
         (tmp_path / name).write_text("{}")
-    wanted = truing.threshold_at(values, accept=0.5)
+    expected = truing.threshold_at(values, accept=0.5)
     for paths in (
         tmp_path,
         str(tmp_path),
@@ -106,7 +106,7 @@ def test_a_folder_and_a_glob_are_read_with_their_subfolders(tmp_path, bank):
         tmp_path / "**" / "*",
         sorted(tmp_path.glob("d*")),
     ):
-        assert scores.threshold_and_rows(paths, accept=0.5) == (wanted, 50)
+        assert scores.threshold_and_rows(paths, accept=0.5) == (expected, 50)
     with pytest.raises(ValueError, match=r"scores_in must have each file once, got .*part-0.parquet 2 times"):
         scores.threshold_at([tmp_path, tmp_path / "date=2026-11-18" / "part-0.parquet"])
 
@@ -133,7 +133,6 @@ def test_wrong_paths_and_files_are_errors(tmp_path):
     np.save(tmp_path / "words.npy", np.array(["a"]))
     np.savez(tmp_path / "other.npz", logits=np.zeros(3))
     (tmp_path / "bad.csv").write_text("scores\n1\nx\n")
-    (tmp_path / "few.csv").write_text("row,scores\n1,2\n3\n")
     (tmp_path / "none.csv").write_text("scores\n")
     (tmp_path / "x.txt").write_text("1")
     (tmp_path / "empty").mkdir()
@@ -142,7 +141,6 @@ def test_wrong_paths_and_files_are_errors(tmp_path):
         ("words.npy", TypeError, r"the scores in .*words.npy must be numbers, got dtype <U1"),
         ("other.npz", ValueError, r"other.npz must contain scores, got logits"),
         ("bad.csv", ValueError, r"bad.csv must be a .csv file .*: the score in line 3 must be a number, got 'x'"),
-        ("few.csv", ValueError, r"few.csv must be .*: line 3 must have 2 fields, as the first line, got 1"),
         ("none.csv", ValueError, r"scores_in must have at least one row, got none in .*none.csv"),
         ("x.txt", ValueError, r"x.txt must end in .csv, .npy, .npz, .parquet, .arrow, .feather to be read for scores"),
         ("gone.csv", FileNotFoundError, r"there is no file .*gone.csv"),
@@ -175,11 +173,14 @@ def test_a_report_of_files_has_no_figure(tmp_path):
         scores.evaluate(tmp_path / "a.npy", tmp_path / "b.npy").plot()
 
 
+# A child process starts with the peak memory of its parent in `ru_maxrss`, but not in /proc.
+needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
+
 PEAK = """
-import resource, sys
+import sys
 from truing.data.jobs import scores
 scores.evaluate(sys.argv[1], sys.argv[2])
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
 """
 
 
@@ -194,6 +195,7 @@ def peak_of_evaluation(folder, rows):
     return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout) / 1024
 
 
+@needs_proc
 def test_memory_does_not_grow_with_the_number_of_scores(tmp_path):
-    growth = peak_of_evaluation(tmp_path / "many", 9_000_000) - peak_of_evaluation(tmp_path / "few", 3_000_000)
-    assert growth < 16  # The additional scores take at least 96 MB.
+    growth = peak_of_evaluation(tmp_path / "many", 6_000_000) - peak_of_evaluation(tmp_path / "few", 2_000_000)
+    assert growth < 16  # The additional scores take at least 64 MB.

@@ -25,11 +25,6 @@ def test_taking_rows_takes_their_labels(images):
     assert chosen.take(np.array([1])).labels.tolist() == [2]
 
 
-def test_every_image_is_fitted(images):
-    [(pictures, _)] = images.batches(10, lambda picture: picture[:2, :2])
-    np.testing.assert_array_equal(pictures, images.stacked()[:, :2, :2])
-
-
 def test_images_of_several_sizes_are_rejected():
     images = Images([np.zeros((4, 4, 3), np.uint8), np.zeros((5, 4, 3), np.uint8)])
     with pytest.raises(ValueError, match=r"must have the same size, got \(4, 4, 3\) and \(5, 4, 3\)"):
