@@ -74,7 +74,7 @@ class Passes(Protocol):
         """Number of rows of each part, including rows that are skipped."""
 
     def first_total(self, name: str, work: PartWork) -> tuple[Any, Passes]:
-        """Return the sum of the results of all readable parts, and the passes over these parts."""
+        """Return the sum of the results of all readable parts, and these parts as `Passes`."""
 
     def results(self, name: str, work: PartWork) -> Iterator[Any]:
         """Yield the result of each part, in the order of the parts."""

@@ -312,7 +312,7 @@ def test_scores_of_inside_and_outside_must_differ(folder, capsys):
             assert re.search("must be different files, got .* for both|must differ from scores_in", message)
 
 
-def test_a_warning_is_printed_once_as_one_line(folder, capsys):
+def test_a_warning_is_printed_once_on_one_line(folder, capsys):
     lines = warnings_of(capsys, "detect", "test.npz", "--json")
     assert lines == list(dict.fromkeys(lines)) != []
 

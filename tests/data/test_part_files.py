@@ -167,7 +167,7 @@ def test_columns_of_different_lengths_are_an_error(tmp_path, layout):
         next(read_blocks(part, 4))
 
 
-def test_files_that_hold_no_rows_are_an_error(tmp_path):
+def test_files_without_rows_are_an_error(tmp_path):
     np.savez(tmp_path / "x.npz", features=np.float64(3))
     with pytest.raises(ValueError, match=r"x\.npz must contain an array of features, got one number"):
         next(read_blocks(tmp_path / "x.npz", 4))
@@ -495,7 +495,7 @@ print(json.dumps({layout: [peak(part) for part in both] for layout, both in part
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from /proc")
-def test_ten_times_the_rows_take_no_more_memory(tmp_path, rng):
+def test_ten_times_the_rows_need_no_more_memory(tmp_path, rng):
     layouts = [layout for layout in LAYOUTS if layout != "npz deflated by-columns"]  # This layout is read whole.
     parts = {layout: [] for layout in (*layouts, *(f"wide {layout}" for layout in WIDE))}
     for rows in (5_000, 50_000):
@@ -559,7 +559,7 @@ def test_parts_at_any_depth_are_listed_in_natural_order(tmp_path_factory, paths)
     assert set(names_of(folder / "**" / "*.parquet", folder)) == set(names)
 
 
-def test_parts_lie_below_the_root_of_their_table(tmp_path, monkeypatch):
+def test_parts_are_below_the_root_of_their_table(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     touch(tmp_path, "parts/day=1/a.parquet", "parts/b[1].npz", "set/features.npy", "c.npz")
     for path, root in {
@@ -605,7 +605,7 @@ def test_a_folder_that_is_linked_twice_is_an_error(tmp_path):
         parts_of(tmp_path / "deep" / "59")
 
 
-def test_a_file_that_is_no_part_is_an_error(tmp_path):
+def test_a_file_that_is_not_a_part_is_an_error(tmp_path):
     touch(tmp_path, "a.parquet")
     for name, message in {
         "notes.txt": r"notes\.txt must end in \.npz, \.parquet, \.arrow, \.feather, or be an \.npy",

@@ -134,7 +134,7 @@ def test_row_numbers_have_no_thousands_separators(rng):
     assert [line[0] for line in lines] == [str(row) for row in range(1499, 1489, -1)]
 
 
-def test_a_base_score_called_score_has_a_column_of_its_own(job):
+def test_a_base_score_called_score_gets_its_own_column(job):
     def score(outputs):
         return outputs.logits[:, 0]
 

@@ -107,7 +107,7 @@ def test_a_restore_to_a_removed_branch_brings_its_ids_back(engine, away):
     assert not learn(engine, "three").repeated
 
 
-def test_a_database_that_is_removed_or_replaced_takes_no_more_changes(tmp_path):
+def test_a_database_that_is_removed_or_replaced_rejects_changes(tmp_path):
     engine = opened(tmp_path)
     calibrate(engine)
     (tmp_path / "m.sqlite3").rename(tmp_path / "elsewhere")

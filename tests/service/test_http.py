@@ -186,7 +186,7 @@ def check_same(model: Model, detector: truing.Detector, rows: truing.Outputs) ->
     np.testing.assert_array_equal(model.infer(rows)["p_values"], expected.p_values)
 
 
-def test_a_contrast_asks_for_its_reference_and_takes_another_at_any_time(service):
+def test_a_contrast_asks_for_its_reference_and_accepts_another_at_any_time(service):
     model, detector = Model(service, method="contrast"), truing.Detector(method="contrast")
     for learn in (True, False):
         early = model.post(batch(40), parameters={"learn": learn})

@@ -149,7 +149,7 @@ def _with_outputs(file: Path, wanted: Sequence[str]) -> bytes:
         raise ImportError(f"reading a tensor that is not an output needs onnx: {install('onnx')}") from error
     try:
         model = onnx.load(str(file), load_external_data=False)
-    except Exception as error:  # An exception of protobuf: onnxruntime reads more formats than onnx.
+    except Exception as error:  # onnx raises an exception of protobuf if only onnxruntime can read the format.
         raise ValueError(
             f"{file} must be an ONNX file, because one of the tensors is not an output of the network: {reason(error)}"
         ) from None

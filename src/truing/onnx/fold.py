@@ -101,7 +101,7 @@ def _loaded(model: AnyPath | ModelProto) -> ModelProto:
     file = check_readable(model)
     try:
         network = onnx.load(str(file))
-    except Exception as error:  # An exception of protobuf.
+    except Exception as error:  # onnx raises an exception of protobuf.
         raise ValueError(f"{file} must be an ONNX network: {reason(error)}") from None
     if not network.graph.node:
         raise ValueError(f"{file} must be an ONNX network, got one without nodes")

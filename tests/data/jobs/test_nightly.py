@@ -212,7 +212,7 @@ def test_a_saved_detector_of_another_job_is_replaced(rows, reference, run, tmp_p
     assert contents(tmp_path) == before
 
 
-def test_results_stay_in_their_folder_and_have_names_of_their_own(rows, reference, run, tmp_path, monkeypatch):
+def test_results_stay_in_their_folder_and_have_their_own_names(rows, reference, run, tmp_path, monkeypatch):
     reference.save("held.npz")
     for name in ("here/sub/a.npz", "there/a.npz", "there/a.parquet", "there/a.npz.npz"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from .images import Images, Labels
 ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 LABEL_FILES = ("val.txt", "labels.txt")
 IMAGENET_CLASSES = 1000
-_SHOWN = 80  # Characters of an invalid line in an error.
+_SHOWN = 80  # Errors quote this many characters of an invalid line.
 
 
 @dataclass(frozen=True)
