@@ -228,8 +228,8 @@ class Detector:
 
         DLR and RLR add the reference to every fit with weight 1, so that reference rows and in-distribution test rows
         are exchangeable. Contrast learns from one half of the reference, and p-values come from the other half. The
-        split is deterministic. Learned rows are kept, except by a contrast whose base score depends on the reference (fdbd,
-        nci, vim, knn). Problems of the reference, such as near-duplicates, are issued as a `TruingWarning`.
+        split is deterministic. Learned rows are kept, except by a contrast whose base score depends on the reference
+        (fdbd, nci, vim, knn). Problems of the reference, such as near-duplicates, are issued as a `TruingWarning`.
 
         Parameters
         ----------
