@@ -105,7 +105,7 @@ def test_bfloat16_becomes_float32_without_loss():
 
 def test_a_tensor_without_data_is_rejected():
     torch = pytest.importorskip("torch")
-    with pytest.raises(TypeError, match=r"^features must hold numbers, got a torch tensor without data"):
+    with pytest.raises(TypeError, match=r"^features must contain numbers, got a torch tensor without data"):
         truing.Outputs(torch.ones(6, 3, device="meta"))
 
 

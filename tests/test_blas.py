@@ -17,7 +17,7 @@ from truing._threads import map_blocks
 
 
 def numbers():
-    """Return the numbers of threads that the BLAS libraries of this process have."""
+    """Return the thread counts of the BLAS libraries in this process."""
     return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
 
 

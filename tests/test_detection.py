@@ -178,7 +178,7 @@ def test_invalid_arguments_are_rejected(rows):
         (None, {"method": "magic"}, "method must be one of auto, none, dlr, rlr, online, contrast, got 'magic'"),
         (None, contrast, "method contrast needs a reference"),
         (rows[200:], {**contrast, "intercept": False}, "intercept must be True for the method contrast"),
-        (rows[:100], contrast, "reference must hold other rows than outputs, got the same rows"),
+        (rows[:100], contrast, "reference must differ from outputs, got the same rows"),
         (rows[200:203], contrast, "reference must have at least 4 rows"),
         (None, {"groups": range(100)}, "groups need a reference, got None"),
         (None, {"head": (np.ones(5), np.ones(4))}, r"the head's weight must be 2-D \(n, d\), got shape \(5,\)"),

@@ -81,7 +81,7 @@ def test_the_commands_of_a_page_run_and_print_what_the_page_shows(folder, name, 
     examples = re.findall(r"^\$ truing (.*)\n((?:[^$`].*\n)*)", "".join(blocks(DOCS / name, "console")), re.MULTILINE)
     assert examples
     for command, shown in examples:
-        if command.startswith("demo"):  # tests/bench tests this slow command.
+        if command.startswith("demo"):  # This command is slow and is tested in tests/bench.
             continue
         assert run(shlex.split(command)) == 0, capsys.readouterr().err
         printed = capsys.readouterr().out

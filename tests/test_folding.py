@@ -128,7 +128,7 @@ def test_a_large_mean_of_the_features_does_not_cancel(rows, reference, offset):
     outputs, reference = moved(rows), moved(reference)
     fit = truing.fit_contrast(outputs, reference)
     np.testing.assert_allclose(folded_scores(folding_of(fit), outputs), fit.predict(outputs), atol=1e-6)
-    detector = truing.Detector("energy")  # It knows the mean, which a linear fit does not say.
+    detector = truing.Detector("energy")  # A detector stores the mean, but a linear fit does not.
     detector.learn(outputs)
     np.testing.assert_allclose(folded_scores(folding_of(detector), outputs), detector.score(outputs), rtol=2e-6)
 
@@ -277,5 +277,5 @@ def test_a_base_score_that_varies_less_than_float32_rounding_is_rejected(rng, ba
     rows, reference = (truing.Outputs(rng.normal(size=(300, 6)), rng.normal(size=(300, 5))) for _ in range(2))
     with pytest.raises(ValueError, match=f"the base score {base} at temperature 1000 must vary by more than float32's"):
         folding_of(truing.fit_contrast(rows, reference, base=base, temperature=1000.0))
-    for other in ("msp", "energy", "gradnorm"):  # These vary enough.
+    for other in ("msp", "energy", "gradnorm"):  # These scores vary enough.
         folding_of(truing.fit_contrast(rows, reference, base=other, temperature=1000.0))

@@ -196,7 +196,7 @@ def test_a_damaged_network_is_an_error_and_prints_nothing(file, images, tmp_path
     assert capfd.readouterr() == ("", "")
 
 
-def test_an_error_of_onnxruntime_is_one_line_that_names_the_file(tmp_path, capfd):
+def test_an_error_of_onnxruntime_is_reported_in_one_line_that_names_the_file(tmp_path, capfd):
     path = linear(tmp_path / "linear.onnx")
     model = onnx.load(path)
     model.graph.node[0].op_type = "Nonsense"

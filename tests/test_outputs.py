@@ -80,9 +80,11 @@ def test_columns_by_other_names_and_by_patterns_are_loaded(tmp_path, outputs, na
     write_columns(tmp_path / name, {"out": outputs.logits, **dict(reversed(wide.items())), "scores": outputs.scores})
     loaded = truing.Outputs.load(tmp_path / name, features="f[0-9]", logits="out")
     assert_equal(loaded, truing.Outputs(outputs.features, outputs.logits, scores=outputs.scores))
-    with pytest.raises(ValueError, match=rf"{name} must hold columns that match g\*, got out, f3, f2, f1, f0, scores"):
+    with pytest.raises(
+        ValueError, match=rf"{name} must contain columns that match g\*, got out, f3, f2, f1, f0, scores"
+    ):
         truing.Outputs.load(tmp_path / name, features="g*")
-    with pytest.raises(ValueError, match=rf"{name} must hold emb, got out, f3, f2"):
+    with pytest.raises(ValueError, match=rf"{name} must contain emb, got out, f3, f2"):
         truing.Outputs.load(tmp_path / name, features="emb")
 
 
@@ -142,7 +144,7 @@ def test_a_missing_file_or_folder_is_named(tmp_path, outputs):
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         outputs.save(tmp_path / "gone" / "x.npz")
     np.savez(tmp_path / "x.npz", logits=np.ones((2, 2)))
-    with pytest.raises(ValueError, match="must hold features, got logits"):
+    with pytest.raises(ValueError, match="must contain features, got logits"):
         truing.Outputs.load(tmp_path / "x.npz")
     with pytest.raises(ValueError, match=r"must end in .npz, .parquet, .arrow, .feather to hold features"):
         outputs.save(tmp_path / "x.csv")
@@ -168,7 +170,7 @@ def test_parts_with_the_same_columns_are_concatenated_and_others_rejected(output
     for other in (truing.Outputs(outputs.features), truing.Outputs(outputs.features[:, :2], outputs.logits), tagged):
         with pytest.raises(ValueError, match="parts must have the same columns and model, got"):
             truing.Outputs.concatenate([outputs, other])
-    with pytest.raises(ValueError, match="parts must hold at least one Outputs, got none"):
+    with pytest.raises(ValueError, match="parts must contain at least one Outputs, got none"):
         truing.Outputs.concatenate([])
     with pytest.raises(TypeError, match="parts must be Outputs, got list"):
         truing.Outputs.concatenate([[1.0]])

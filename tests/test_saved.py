@@ -152,7 +152,7 @@ WRONG = {
     ),
     "another type": (lambda a: changed(a, {"coef": np.zeros(4, dtype="U3")}), "coef must be Floats, got <U3"),
     "another shape": (lambda a: changed(a, {"coef": np.zeros((2, 2))}), "coef must have 1 axes"),
-    "not a number": (lambda a: changed(a, {"coef": np.full(4, np.nan)}), "coef must hold finite numbers"),
+    "not a number": (lambda a: changed(a, {"coef": np.full(4, np.nan)}), "coef must contain finite numbers"),
     "no header": (lambda a: {"coef": a["coef"]}, "must be a file saved by truing.save, got one without its header"),
 }
 

@@ -318,7 +318,7 @@ def test_a_classifier_may_take_tables_with_words_and_raw_strings(rng):
     assert np.mean(detector.predict(others) == -1) == 1
 
 
-def test_a_classifier_of_data_frames_needs_numbers_without_gaps(rng):
+def test_a_classifier_of_data_frames_rejects_gaps_and_words(rng):
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame({"size": rng.normal(size=300), "weight": rng.normal(size=300)})
     with_gaps = table.assign(weight=table["weight"].where(table["weight"] > 0))

@@ -102,7 +102,7 @@ def test_differences_of_a_stream_add_up_to_the_whole_stream(kind, rng):
     local, hub = (SolvedState(calibrated(truing.Detector(**KINDS[kind]).state, rows(rng, 300))) for _ in range(2))
     whole, before = hub.state, local.state
     for turn in range(5):
-        for _ in range(turn):  # In the first turn nothing is learned.
+        for _ in range(turn):  # The first turn learns nothing.
             local, _ = learn_batches(local, [rows(rng)], RATE)
         difference = learned_since(local.state, before)
         assert (difference is None) == (turn == 0)

@@ -153,7 +153,7 @@ def tree(folder: Path) -> list[tuple[str, int, int]]:
 
 @pytest.fixture
 def alarm():
-    """Fail a test that waits for something that never comes."""
+    """Fail a test that does not end within 100 seconds."""
 
     def stop(number: int, frame: object) -> None:
         raise RuntimeError("the command does not return")
@@ -165,7 +165,7 @@ def alarm():
     signal.signal(signal.SIGALRM, before)
 
 
-def test_an_error_is_one_line_and_changes_no_file(tmp_path, monkeypatch, capfd, alarm):
+def test_an_error_is_reported_in_one_line_and_changes_no_file(tmp_path, monkeypatch, capfd, alarm):
     pytest.importorskip("pyarrow")
     monkeypatch.chdir(tmp_path)
     make_files(tmp_path)
@@ -183,7 +183,7 @@ def test_an_error_is_one_line_and_changes_no_file(tmp_path, monkeypatch, capfd, 
 
 
 @pytest.mark.parametrize("arguments", [["detect", "gone.npz"], ["evaluate", "scores.npy", "cut.npz"], ["guess"]])
-def test_an_error_of_the_process_is_one_line(tmp_path, arguments):
+def test_an_error_of_the_process_is_reported_in_one_line(tmp_path, arguments):
     pytest.importorskip("pyarrow")
     make_files(tmp_path)
     words = [sys.executable, "-m", "truing", *arguments]

@@ -34,7 +34,7 @@ def as_numpy(values: Any, name: str) -> NDArray[Any]:
         return _copy_or_raise(values, name, error)
     except ValueError as error:
         raise ValueError(f"{name} must be a rectangular array of numbers: {error}") from None
-    if array.dtype.name == "bfloat16":  # Of the package ml_dtypes, which JAX uses.
+    if array.dtype.name == "bfloat16":  # A type of the package ml_dtypes, which JAX uses.
         return array.astype(np.float32)
     return array if array.dtype != object else _from_objects(values, array, name)
 
@@ -62,8 +62,8 @@ def _copy_or_raise(values: Any, name: str, error: Exception) -> NDArray[Any]:
     if device is not None:
         return _copy_to_cpu(values, name, device)
     if getattr(values, "is_meta", False):
-        raise TypeError(f"{name} must hold numbers, got a torch tensor without data, on the device meta") from None
-    if _package(values) == "torch":  # It requires a gradient, or NumPy lacks its dtype.
+        raise TypeError(f"{name} must contain numbers, got a torch tensor without data, on the device meta") from None
+    if _package(values) == "torch":  # The tensor requires a gradient, or NumPy lacks its dtype.
         wanted = f"{name}.detach().cpu().float().numpy()"
         raise TypeError(f"{name} must be an array, got a torch tensor that NumPy cannot read: pass {wanted}") from None
     raise TypeError(f"{name} must be an array of numbers, got {type(values).__name__}: {error}") from None
@@ -86,7 +86,7 @@ def _from_objects(values: Any, objects: NDArray[Any], name: str) -> NDArray[Any]
 
 def _reject_sparse(values: Any, name: str) -> None:
     is_sparse = "sparse" in type(values).__module__.split(".")
-    if is_sparse or "sparse" in str(getattr(values, "layout", "")):  # A layout is torch's.
+    if is_sparse or "sparse" in str(getattr(values, "layout", "")):  # Tensors of torch have a layout.
         raise TypeError(
             f"{name} must be a dense array, got a sparse one: reduce it to 100 to 500 dense columns with "
             "sklearn.decomposition.TruncatedSVD"

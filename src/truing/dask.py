@@ -70,7 +70,8 @@ class OnDask:
     def _submitting(self, task: Task) -> Callable[[int], Any]:
         """Return a function that submits the task for one part.
 
-        The task itself is submitted as a result, so the scheduler can recreate it if the workers that hold it are lost.
+        The task is submitted once, as the result of a call that returns it, and each part refers to this result. So the
+        scheduler can recreate the task if the workers that store it are lost.
         """
         table = task.table
         if not isinstance(table, ArrayTable):
@@ -121,7 +122,8 @@ class OnDask:
 class ArrayTable(Table):
     """A table of Dask arrays in which each chunk of rows is a part. `OnDask` processes the chunks where they are.
 
-    `arrays` maps column names to the arrays on the cluster; `chunk` maps them to the data of one part on a worker.
+    `arrays` maps each column name to its array on the cluster. On a worker, `chunk` maps each column name to its data
+    in one part.
     """
 
     arrays: dict[str, Any] = field(default_factory=dict)

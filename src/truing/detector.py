@@ -310,9 +310,10 @@ class Detector:
     ) -> Decision:
         """Learn these rows, and return their scores, p-values and out-of-distribution flags (Algorithm 3).
 
-        The fit of DLR and RLR includes these rows and the reference. A contrast decides with the fit from before this
-        batch, which includes neither. If the batch is larger than all earlier rows, its fit includes both. The
-        arguments are the same as in `decide`. Rows that `learn` skips are decided, with a note, but not learned.
+        DLR and RLR decide with a fit that includes these rows and the reference. A contrast decides with the fit from
+        before this batch, which includes neither these rows nor the calibration half of the reference. If the batch is
+        larger than all earlier rows together, the fit of a contrast includes both. The arguments are the same as in
+        `decide`. Rows that `learn` skips are decided, with a note, but not learned.
         """
         rate = Rate.of(accept, false_alarm, fdr)
         if self.state.reference is None:

@@ -311,7 +311,11 @@ def _terms(maths: Maths, ordered: Tensor, temperature: float) -> Tensor:
 
 
 def _centred(maths: Maths, features: Tensor) -> Tensor:
-    """Return the features minus the origin. The high part is subtracted first, while the difference is nearly exact."""
+    """Return the features minus the origin.
+
+    The origin is stored as a float32 number and its rounding error. Subtracting the large number first loses little
+    precision, because it is close to the features.
+    """
     return features - maths.constant("origin") - maths.constant("origin_low")
 
 

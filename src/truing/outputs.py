@@ -107,7 +107,7 @@ class Outputs:
         """
         whole = [as_outputs(part, "parts") for part in parts]
         if not whole:
-            raise ValueError("parts must hold at least one Outputs, got none")
+            raise ValueError("parts must contain at least one Outputs, got none")
         for part in whole[1:]:
             if part._shape() != whole[0]._shape():
                 raise ValueError(f"parts must have the same columns and model, got {whole[0]!r} and {part!r}")

@@ -147,7 +147,7 @@ def sum_and_solve(plan: Plan, passes: Passes, classes: int) -> tuple[Sums, Fit |
 
 
 def _solve(plan: Plan, sums: Sums, share: float | None, passes: Passes) -> Fit | None:
-    """Step 3 of a plan: return the fit, or None for the method none. `share` is the share of rows in the sample."""
+    """Step 3 of a plan: return the fit. The method `none` has no fit. `share` is the share of rows in the sample."""
     if plan.method == "none":
         return None
     rows = None if sums.sample is None else sums.sample.rows

@@ -100,7 +100,7 @@ def load(path: AnyPath, *, base: Callable[[Outputs], ArrayLike] | None = None) -
     """
     kind, value, _ = read(path, base)
     if type(value) is not as_choice(kind, f"the kind of {path}", KINDS):
-        raise ValueError(f"{path} must hold a {kind}, got {type(value).__name__}")
+        raise ValueError(f"{path} must contain a {kind}, got {type(value).__name__}")
     return cast(Saveable, value)
 
 
@@ -218,7 +218,7 @@ def _encode(value: Any, path: str, arrays: Arrays) -> Any:
 
 
 def _functions_in(node: Any) -> set[str]:
-    """Return the names of all functions in a structure."""
+    """Return the names of all functions that occur in a decoded JSON value."""
     if isinstance(node, dict):
         return {node["function"]} if node.keys() == {"function"} else _functions_in(list(node.values()))
     return set().union(*map(_functions_in, node)) if isinstance(node, list) else set()
@@ -313,7 +313,7 @@ def _check_axes(form: Form, entries: dict[str, Any], path: str) -> None:
                 wanted = tuple(lengths[axis] for axis in axes)
                 raise ValueError(f"{_below(path, name)} must be of shape {wanted}, got {array.shape}")
         if not (~np.isnan(array) if name in form.infinite else np.isfinite(array)).all():
-            raise ValueError(f"{_below(path, name)} must hold finite numbers")
+            raise ValueError(f"{_below(path, name)} must contain finite numbers")
 
 
 def _check_names(names: set[str], expected: set[str], what: str) -> None:
@@ -407,7 +407,7 @@ def _check_contrast(fit: ContrastFit) -> None:
 
 def _check_learned(fit: ContrastFit) -> None:
     if np.abs(fit.coef).max() > LARGEST:
-        raise ValueError(f"coef must be at most {LARGEST:g}")
+        raise ValueError(f"coef must be at most {LARGEST:g} in size, got {np.abs(fit.coef).max():g}")
     _check_within(fit, 0, 1, "trust", "balance")
     _check_within(fit, -LARGEST, LARGEST, "gain", "shift")
     _check_within(fit, 0, LARGEST, "rows", "reference_rows")
@@ -418,7 +418,7 @@ def _check_martingale(martingale: Martingale) -> None:
     if counts.shape != new.counts.shape or martingale.log_bets.shape != new.log_bets.shape:
         raise ValueError(f"a martingale must have {BINS} counts and {len(new.log_bets)} bets")
     if counts.min() < 0 or counts.max() > _MOST_ROWS or martingale.log_bets.max() == math.inf:
-        raise ValueError("counts must be numbers of rows, and log_bets must be below infinity")
+        raise ValueError(f"counts must be from 0 to {_MOST_ROWS:g}, and log_bets must be below infinity")
 
 
 def _check_alarm(alarm: DriftAlarm) -> None:
@@ -505,7 +505,7 @@ def _lesson(coef: Floats, gain: float, trust: float, balance: float, shift: floa
 
 
 def _completed(lesson: Lesson | None, reference: SplitReference) -> Lesson | None:
-    """Return a lesson with the standard and the scores of the reference rows."""
+    """Complete a loaded lesson: add the standard of the reference, and the fit's scores of the calibration half."""
     if lesson is None:
         return None
     fit = replace(lesson.fit, standard=reference.standard, reference_rows=len(reference.to_learn))

@@ -415,7 +415,7 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         return _have_other_scales(scales, self._scales, shift=np.inf, ratio=_LARGE_RATIO)
 
     def _fit_of_rows(self, outputs: Outputs, calibration: Outputs | None) -> LinearFit | ContrastFit | None:
-        """Return the fit to the rows, without the reference rows that set the threshold."""
+        """Return a fit that was learned without the reference rows that set the threshold."""
         method = self.detection_.method
         if calibration is None or method == "none":
             return self.detection_.fit

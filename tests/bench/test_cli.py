@@ -267,7 +267,7 @@ def test_labels_of_an_npz_are_stored_with_the_option_labels(run, root, weights, 
     assert Outputs.load(tmp_path / "o.npz").labels.tolist() == [9, 0]
     (tmp_path / "o.npz").unlink()
     np.savez(tmp_path / "own.npz", images=pictures, labels=[0, 10])
-    with pytest.raises(ValueError, match="must hold labels from 0 to 9 for --labels, got 10"):
+    with pytest.raises(ValueError, match="must contain labels from 0 to 9 for --labels, got 10"):
         run([*line, "--data", tmp_path / "own.npz", "--labels"])
     with pytest.raises(ValueError, match=r"--labels needs an \.npz with labels, got cifar10-test"):
         run([*line, "--data", "cifar10-test", "--labels"])

@@ -299,9 +299,7 @@ def test_the_reference_must_differ_from_the_rows(folder, capsys, command, same):
     if rows == "parts" and "-o" not in command:
         command = [*command, "-o", "found"]
     message = error_of(capsys, command[0], rows, *command[1:], *REFERENCE)
-    assert re.search(
-        "--reference and OUTPUTS must be different files|reference must hold other rows than outputs", message
-    )
+    assert re.search("--reference and OUTPUTS must be different files|reference must differ from outputs", message)
 
 
 def test_scores_of_inside_and_outside_must_differ(folder, capsys):
@@ -337,7 +335,10 @@ WRONG = {
     "no scores": ("score test.npz --base given -o x.npy", "the score given needs scores, got Outputs("),
     "no output": ("score test.npz", "the following arguments are required: -o"),
     "rows as a fit": ("apply test.npz test.npz -o x.npy", "must be a file saved by truing.save"),
-    "a detector as a fit": ("apply detector.npz test.npz -o x.npy", "must hold a LinearFit or a ContrastFit, got Det"),
+    "a detector as a fit": (
+        "apply detector.npz test.npz -o x.npy",
+        "must contain a LinearFit or a ContrastFit, got Det",
+    ),
     "an empty file": ("detect empty.npz", "empty.npz must be an .npz file of plain arrays: it is empty"),
     "a NaN": ("detect nan.npz", "features must be finite"),
     "an option of another method": ("detect test.npz --order score-first", "--order needs --method online"),
@@ -356,7 +357,7 @@ WRONG = {
     ),
     "an unused head": ("detect test.npz --head reference.npz", "--head needs --base scale, ash, fdbd, nci or vim"),
     "a head that is missing": ("detect test.npz --base scale", "--base scale needs --head: the weight and bias of"),
-    "rows as a head": ("detect test.npz --base scale --head reference.npz", "reference.npz must hold weight"),
+    "rows as a head": ("detect test.npz --base scale --head reference.npz", "reference.npz must contain weight"),
     "a reference that is missing": ("score test.npz --base knn -o x.npy", "--base knn needs --reference: in-distr"),
     "no column scores": ("threshold named.csv", "it must have one column named scores, got score"),
     "bad outputs": ("evaluate in.npy out.npy --outputs nan.npz", "nan.npz: features must be finite"),
@@ -382,14 +383,14 @@ WRONG = {
     "groups of a dlr": ("fit test.npz --groups video -o f.npz", "--groups needs --method contrast"),
     "an unknown group column": (
         "detect test.npz --reference reference.npz --groups video",
-        "--groups video: reference.npz must hold video, got features, logits, labels\n",
+        "--groups video: reference.npz must contain video, got features, logits, labels\n",
     ),
     "a group column of lists": (
         "detect test.npz --reference reference.npz --groups logits",
         "--groups logits: logits must be integers",
     ),
-    "a wrong column": ("detect test.npz --features z", "test.npz must hold z, got features, logits, labels"),
-    "an unnamed column": ("detect named.npz", "named.npz must hold features, got emb, few: name the column"),
+    "a wrong column": ("detect test.npz --features z", "test.npz must contain z, got features, logits, labels"),
+    "an unnamed column": ("detect named.npz", "named.npz must contain features, got emb, few: name the column"),
     "ids of few rows": ("detect named.npz --features emb --id few -o f.csv", "few 3, features 200"),
     "ids of lists": ("detect named.npz --features emb --id emb -o f.csv", "emb must be integers"),
     "ids without an output": ("detect test.npz --id labels", "--id needs -o"),

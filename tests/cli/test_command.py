@@ -40,7 +40,7 @@ print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
     assert python(code).stdout == "True\n"
 
 
-def test_an_interrupt_while_a_command_runs_is_one_line(tmp_path):
+def test_an_interrupt_while_a_command_runs_is_reported_in_one_line(tmp_path):
     np.save(tmp_path / "scores.npy", np.arange(9.0))
     interrupt = "cli.threshold_and_rows = lambda *given, **named: os.kill(os.getpid(), 2)"
     code = f"import os, truing.cli.command as cli; {interrupt}\n{COMMAND}"
@@ -158,7 +158,7 @@ def test_a_command_completes_after_its_reader_has_closed_the_pipe(tmp_path):
     assert len(np.load(tmp_path / "out.npy")) == 4
 
 
-def test_an_encoding_without_a_character_is_no_error(tmp_path):
+def test_an_encoding_without_a_character_is_not_an_error(tmp_path):
     results = forked(tmp_path, [(words, "read", "read", "ascii") for words in EXIT_CODES])
     assert [code for code, _, _ in results] == list(EXIT_CODES.values())
 
@@ -211,5 +211,5 @@ def test_an_interrupt_clears_the_progress_and_prints_one_line(tmp_path, rng):
 def _read(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, 4096)
-    except OSError:  # This is the end of a pseudo-terminal on Linux.
+    except OSError:  # On Linux, reading from a closed pseudo-terminal is an error.
         return b""

@@ -50,7 +50,7 @@ def python(code: str, *arguments: str, disposition: str = "default_int_handler")
 
 
 @pytest.mark.parametrize("module", ["numpy.linalg", "truing.cli.command"])
-def test_an_interrupt_while_libraries_load_is_one_line(module):
+def test_an_interrupt_while_libraries_load_is_reported_in_one_line(module):
     assert python(AT_IMPORT.format(module=module), "--help") == INTERRUPTED
 
 

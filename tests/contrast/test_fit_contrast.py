@@ -192,7 +192,7 @@ def test_invalid_arguments_are_rejected(inside, outside):
         ((mix, fewer), {}, "outputs must have 7 logits, as the reference has, got 10"),
         ((truing.Outputs(mix.features), learning), {}, "outputs must have 10 logits, as the reference has, got none"),
         ((mix, learning[:3]), {}, "reference must have at least 4 rows to be split in half, got 3"),
-        ((learning, learning), {}, "reference must hold other rows than outputs, got the same rows"),
+        ((learning, learning), {}, "reference must differ from outputs, got the same rows"),
         ((mix, learning), {"components": 99}, "components must be"),
         ((mix, learning), {"base": "tea"}, "base must be one of"),
         ((mix, learning), {"base": "vim"}, "needs head, the"),

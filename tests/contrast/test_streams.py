@@ -284,7 +284,7 @@ def test_scores_do_not_depend_on_the_memory_layout(rows, reference):
 
 
 def sums_of(detector: truing.Detector, rows: truing.Outputs, share: float = 1.0, first: int = 0) -> Sums:
-    """Return the sums of a job with the reference of a detector over these rows, in blocks."""
+    """Return the sums that a job with the reference of this detector computes over these rows, block by block."""
     base, guard = detector.reference.standard.base_score, detector.reference.guard
     sums = Sums()
     for start in range(0, len(rows), 300):

@@ -63,7 +63,7 @@ def test_folds_follow_the_base_score_and_not_the_order_of_rows(rng):
 
 
 def independent(reference, rows):
-    """Return (coefficients, gain, balance, shift) by the formulas of the docstring, one fold after another."""
+    """Return (coefficients, gain, balance, shift) by the formulas in the docstring of tail.py, one fold at a time."""
     x_in, u_in, x, u = reference.features, reference.scores, rows.features, rows.scores
     folds_in, folds = folds_of(x_in, u_in), folds_of(x, u)
 
@@ -99,7 +99,7 @@ def independent(reference, rows):
 
 @pytest.fixture(scope="module")
 def real():
-    """Return a reference in two halves and 600 in-distribution with 40 out rows."""
+    """Return a reference in two halves, and the scored test rows: 600 in-distribution rows and 40 out rows."""
     inside, outside = truing.sample("cifar10-test"), truing.sample("svhn")
     halves = SplitReference.of(inside[:300], inside[300:500], "gen")
     parts = [truing.Outputs(some.features, some.logits) for some in (inside[1000:1600], outside[:40])]

@@ -67,7 +67,7 @@ def test_a_csv_line_with_another_number_of_fields_is_an_error(tmp_path, names, f
 def test_a_missing_column_is_an_error_that_lists_the_columns(tmp_path, ending):
     path = tmp_path / f"x.{ending}"
     write_columns(path, {"id": np.arange(4), "logits": FEATURES, "embedding": FEATURES})
-    message = rf"x\.{ending} must hold features, got id, logits, embedding: name the column"
+    message = rf"x\.{ending} must contain features, got id, logits, embedding: name the column"
     with pytest.raises(ValueError, match=message):
         truing.Outputs.load(path)
     write_columns(path, {f"column{number}": SCORES for number in range(30)})
@@ -115,7 +115,7 @@ def test_file_names_with_invalid_text_are_read_written_and_printed(tmp_path, mon
         assert len(read_scores(tmp_path / f"out-{name}")) == 4
 
 
-def test_only_a_column_of_scores_that_are_not_numbers_is_an_error(tmp_path):
+def test_a_column_of_scores_must_contain_numbers(tmp_path):
     for name, column in {
         "dictionary": pyarrow.array([1.0, 1.0, 2.0]).dictionary_encode(),
         "string": pyarrow.array(["a", "b", "c"]),

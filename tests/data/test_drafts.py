@@ -127,7 +127,7 @@ def test_the_folder_is_synced_after_the_rename(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP])
-def test_a_folder_that_cannot_be_synced_is_no_error(tmp_path, monkeypatch, code):
+def test_a_folder_that_cannot_be_synced_is_not_an_error(tmp_path, monkeypatch, code):
     sync = os.fsync
 
     def refuse(handle: int) -> None:

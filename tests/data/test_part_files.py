@@ -152,7 +152,7 @@ def test_blocks_have_native_byte_order(tmp_path, layout):
 @every_layout
 def test_a_missing_column_is_an_error_that_lists_the_columns(tmp_path, layout):
     part = write(layout, tmp_path, made(9, 4))
-    message = r"x\.\w+ must hold scores, got features, logits, labels$"
+    message = r"x\.\w+ must contain scores, got features, logits, labels$"
     if layout.startswith("npy"):
         message = r"no file .*x_scores\.npy next to x_features\.npy"
     with pytest.raises((ValueError, FileNotFoundError), match=message):
@@ -169,11 +169,11 @@ def test_columns_of_different_lengths_are_an_error(tmp_path, layout):
 
 def test_files_that_hold_no_rows_are_an_error(tmp_path):
     np.savez(tmp_path / "x.npz", features=np.float64(3))
-    with pytest.raises(ValueError, match=r"x\.npz must hold an array of features, got one number"):
+    with pytest.raises(ValueError, match=r"x\.npz must contain an array of features, got one number"):
         next(read_blocks(tmp_path / "x.npz", 4))
     truing.save(truing.fit_direct(np.eye(3), [1.0, 2.0, 4.0]), tmp_path / "fit.npz")
     for read in (lambda part: next(read_blocks(part, 4)), layout_of):
-        with pytest.raises(ValueError, match=r"fit\.npz must hold rows, got a fit that truing.save wrote"):
+        with pytest.raises(ValueError, match=r"fit\.npz must contain rows, got a fit that truing.save wrote"):
             read(tmp_path / "fit.npz")
     with pytest.raises(ValueError, match="rows must be at least 1, got 0"):
         next(read_blocks(tmp_path / "x.npz", 0))
@@ -257,8 +257,8 @@ def test_a_pattern_without_matches_or_with_unsuitable_columns_is_an_error(tmp_pa
     columns = {"f0": np.ones(3), "f1": np.ones(3), "labels": np.arange(3), "lost": np.ones(3)}
     part = write(layout, tmp_path, {**columns, "named": np.array(["a", "b", "c"])})
     for pattern, message in {
-        "g*": r"x\.\w+ must hold columns that match g\*, got f0, f1, labels, lost, named$",
-        "F*": r"x\.\w+ must hold columns that match F\*, got f0, f1, labels, lost, named$",
+        "g*": r"x\.\w+ must contain columns that match g\*, got f0, f1, labels, lost, named$",
+        "F*": r"x\.\w+ must contain columns that match F\*, got f0, f1, labels, lost, named$",
         "[fn]*": r"x\.\w+ must .*: \[fn\]\* must match only (columns|arrays) with one number per row, got named",
         "l*": r"x\.\w+ must .*: l\* must match no column that has another use, got labels",
     }.items():
@@ -343,8 +343,8 @@ def test_ids_are_read_with_the_rows_of_an_npz(tmp_path, layout, ids):
 def test_ids_that_are_missing_or_used_for_something_else_are_an_error(tmp_path, layout):
     part = write(layout, tmp_path, {"features": np.arange(3.0), "id1": np.arange(3), "f0": np.arange(3)})
     for names, ids, message in (
-        (["features"], "id", r"x\.\w+ must hold id, got features, id1, f0$"),
-        (["features"], "id*", r"x\.\w+ must hold id\*, got features, id1, f0$"),
+        (["features"], "id", r"x\.\w+ must contain id, got features, id1, f0$"),
+        (["features"], "id*", r"x\.\w+ must contain id\*, got features, id1, f0$"),
         (["features"], "features", r"x\.\w+ must have a separate column of row identifiers, got features"),
         (["[if]?*[0-9]", "features"], "id1", r"x\.\w+ .*must match no column that has another use, got id1"),
     ):

@@ -45,7 +45,7 @@ class Database:
 
 
 class _Writer:
-    """An engine, and the record of all that it did."""
+    """An engine, and a record of its states and changes."""
 
     def __init__(self, folder: Path, kind: str) -> None:
         self.path = folder / MAIN

@@ -17,7 +17,7 @@ RATE = Rate("false_alarm", 0.05)
 
 
 class History:
-    """The committed changes of one database. `read` it before every snapshot, which deletes old changes."""
+    """The committed changes of one database. Call `read` before every snapshot: a snapshot deletes old changes."""
 
     def __init__(self) -> None:
         self.changes: dict[int, tuple[int, str]] = {}

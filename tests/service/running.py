@@ -22,7 +22,7 @@ INFER = "/v2/models/truing/infer"
 FEATURES, CLASSES = 6, 3
 SECONDS = 60  # An event that takes longer will not happen.
 
-# Of a child process that runs truing.
+# The environment of a child process that runs truing.
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(truing.__file__).parents[1])}
 
 

@@ -172,14 +172,18 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("options", "message"), WRONG.values(), ids=WRONG)
-def test_wrong_options_are_one_line_and_create_no_model(refusal, tmp_path, options, message):
+def test_wrong_options_are_reported_in_one_line_and_create_no_model(refusal, tmp_path, options, message):
     assert message in refusal(tmp_path / "state", *options)
     assert not list(tmp_path.rglob("*.sqlite3*"))
 
 
 REFERENCES = {
     "no logits": ({"features": np.ones((20, 6))}, (), "logits"),
-    "no groups": ({"features": np.ones((20, 6)), "logits": np.ones((20, 3))}, ("--groups", "film"), "must hold film"),
+    "no groups": (
+        {"features": np.ones((20, 6)), "logits": np.ones((20, 3))},
+        ("--groups", "film"),
+        "must contain film",
+    ),
 }
 
 
@@ -206,7 +210,7 @@ NO_DIRECTORIES = {
 
 
 @pytest.mark.parametrize(("name", "reason"), NO_DIRECTORIES.items(), ids=NO_DIRECTORIES)
-def test_a_state_that_cannot_be_a_directory_is_one_line(refusal, tmp_path, name, reason):
+def test_a_state_that_cannot_be_a_directory_is_reported_in_one_line(refusal, tmp_path, name, reason):
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "dangling").symlink_to("missing")
     expected = f"truing: --state must be a directory, got {tmp_path / name}: {tmp_path / reason}"
@@ -214,7 +218,7 @@ def test_a_state_that_cannot_be_a_directory_is_one_line(refusal, tmp_path, name,
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_state_that_cannot_be_written_is_one_line(refusal, tmp_path):
+def test_a_state_that_cannot_be_written_is_reported_in_one_line(refusal, tmp_path):
     tmp_path.chmod(0o500)
     assert f"{tmp_path} cannot be written" in refusal(tmp_path / "below/state", *SIZES)
 
@@ -228,7 +232,7 @@ def test_a_state_that_cannot_be_written_is_one_line(refusal, tmp_path):
         (b"../m: 0123456789abcdef", "line 1: the text before the colon must be the name of a model"),
     ],
 )
-def test_an_invalid_token_file_is_one_line(refusal, tmp_path, content, message):
+def test_an_invalid_token_file_is_reported_in_one_line(refusal, tmp_path, content, message):
     (tmp_path / "token").write_bytes(content)
     assert message in refusal(tmp_path / "state", *SIZES, "--token-file", str(tmp_path / "token"))
 

@@ -48,7 +48,7 @@ def test_a_reopened_engine_continues_with_the_same_bits(kind, tmp_path):
         list(threads.map(lambda name: learn(engine, name), range(40)))
     before = bits(engine.contents.detector)
     replayed = engine.store.load()
-    assert bits(replayed.detector) == before  # Without a snapshot.
+    assert bits(replayed.detector) == before  # The state was recovered from changes alone, without a snapshot.
     engine.close()
     again = opened(tmp_path)
     assert bits(again.contents.detector) == before
@@ -100,7 +100,7 @@ def test_a_restore_to_a_removed_branch_brings_its_ids_back(engine, away):
     learn(engine, "two")
     sequence, rows = engine.contents.sequence, engine.status().rows
     engine.submit(away).result(10)
-    assert not learn(engine, "two").repeated  # It is in neither of these states.
+    assert not learn(engine, "two").repeated  # The reset or restore removed the id `two`.
     engine.submit(Change("restore", sequence)).result(10)
     assert [learn(engine, name).repeated for name in ("one", "two")] == [True, True]
     assert engine.status().rows == rows

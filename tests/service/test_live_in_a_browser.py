@@ -53,7 +53,7 @@ class Server:
             self.histories[name].watch(200, 0.004)
 
     def change_history(self, change):
-        """Change all answers about the history of the model one."""
+        """Pass every answer about the history of the model `one` through `change`."""
         history = self.histories["one"]
         original = history.as_json
         history.as_json = lambda *args, **options: json.dumps(change(json.loads(original(*args, **options))))
@@ -165,7 +165,7 @@ def test_the_reader_chooses_a_model_and_the_list_follows_the_server(browser, tmp
             server.create(name)
             server.learn(name=name, batches=1, rows=rows)
         with opened(browser, server.address, viewport={"width": 390, "height": 900}) as (page, messages, _):
-            assert text(page, "#rows", "100") == "100"  # The first model that works.
+            assert text(page, "#rows", "100") == "100"  # The page shows the first model that is not damaged.
             text(page, "#models", "200 rows")
             assert page.locator("#models a").all_inner_texts() == ["broken problem", "one 100 rows", "two 200 rows"]
             page.click("text=two")

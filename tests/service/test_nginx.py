@@ -126,7 +126,7 @@ def test_the_service_gets_the_path_that_nginx_compared(proxy):
     assert proxy.requests[-1][1] == "/v2/models/b/infer"
 
 
-def test_the_body_of_an_upgrade_is_no_second_request_and_the_token_is_forwarded(proxy):
+def test_the_body_of_an_upgrade_is_not_read_as_a_second_request_and_the_token_is_forwarded(proxy):
     count, body = len(proxy.requests), b"PUT /models/b HTTP/1.1\r\nHost: a\r\n\r\n"
     lines = ("Connection: Upgrade", "Upgrade: h2c", "Authorization: Bearer secret")
     assert proxy.ask("POST", INFER, OUTSIDE, *lines, body=body) == 200

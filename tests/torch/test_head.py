@@ -108,7 +108,7 @@ IMAGES = torch.arange(24.0).reshape(4, 6) / 24
 def test_several_returned_outputs_are_an_error_that_lists_the_layers():
     model = forward(lambda self, x: (self.a(x), self.b(x)), nn.Linear(6, 10), nn.Linear(6, 128))
     for run in (extract, lambda *given: odin(*given, epsilon=0.1)):
-        with pytest.raises(ValueError, match=r"several layers: give one of a \(6 → 10\), b \(6 → 128\) as its head="):
+        with pytest.raises(ValueError, match=r"several layers: give head=, one of a \(6 → 10\), b \(6 → 128\)"):
             run(model, [IMAGES])
     assert all(not part._forward_hooks for part in model.modules())
     assert extract(model, [IMAGES], head="a").logits.shape == (4, 10)
@@ -180,7 +180,7 @@ def test_a_head_with_other_columns_than_the_return_value_is_rejected(way, depth)
             lambda _, i: online(*i),
         ):
             with pytest.raises(
-                ValueError, match=r"model returns \(4, 5\), .* gives \(4, 8\): give head=.*stem\.0 \(6 → 8\)"
+                ValueError, match=r"got tensors of shape \(4, 5\) .* returned \(4, 8\)\): give head=.*stem\.0 \(6 → 8\)"
             ):
                 run(model, [IMAGES])
 

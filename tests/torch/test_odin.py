@@ -89,7 +89,7 @@ def test_dividing_by_std_is_moving_the_pixels_before_normalisation(network, imag
 def test_a_step_that_rounding_removes_is_rejected(dtype, epsilon):
     model, images = nn.Linear(5, 3).to(dtype), (1 + torch.rand(20, 5, generator=torch.Generator().manual_seed(0)))
     images = images.to(dtype)
-    spacing = torch.finfo(dtype).eps  # Of numbers from 1 to 2.
+    spacing = torch.finfo(dtype).eps  # The spacing of numbers from 1 to 2.
     moved = (images + epsilon != images) & (images - epsilon != images)
     assert moved.all() or epsilon <= spacing
     assert not moved.any() or epsilon >= spacing / 4

@@ -59,8 +59,8 @@ def entropy_sums(
 
     `equal` is the number of classes with the largest logit, and `powers` the sum of $e^{\gamma x_j} (1 - p_j)^\gamma$
     over the other classes, with $p_j = e^{x_j} / (1 + \mathrm{others})$. With `are_given`, `others` is an input and
-    `logits` contains only the largest logits of each row; otherwise `others` is written too. Only compiled.c uses the
-    polynomial and the number of squarings, to compute $(1 - p)^\gamma$.
+    `logits` contains only the largest logits of each row; otherwise `others` is written too. Only compiled.c uses
+    `coefficients` (of a polynomial) and `squarings`, to compute $(1 - p)^\gamma$.
     """
     f = logits.astype(np.float64)
     with np.errstate(invalid="ignore"):

@@ -214,7 +214,9 @@ def _settings(args: argparse.Namespace) -> list[tuple[Setting, "Locate", "Own"]]
         absent = [name for name in names if name not in present]
         if absent or not present:
             wanted, where = ", ".join(absent or SETTINGS), ", ".join(map(str, folders))
-            raise FileNotFoundError(f"there is no folder {wanted} in {where}; it must hold a file SET.npz for each set")
+            raise FileNotFoundError(
+                f"there is no folder {wanted} in {where}; it must contain a file SET.npz for each set"
+            )
         found += [(SETTINGS[name], in_folders(folders, SETTINGS[name]), Own()) for name in names or present]
     here = str(Path.cwd())
     methods = check_methods(args.method or [], here)
@@ -243,7 +245,7 @@ def run_report(args: argparse.Namespace) -> None:
             texts.append(markdown_of(results))
     except (AttributeError, IndexError, KeyError, TypeError) as error:  # Rows of another program.
         reason = f"{type(error).__name__} {error}"
-        raise ValueError(f"{args.results} must hold rows of truing bench run: {reason}") from None
+        raise ValueError(f"{args.results} must contain rows of truing bench run: {reason}") from None
     for path, text in zip(targets, texts, strict=True):
         write_text(path, text)
     print("\n".join(map(str, targets)))

@@ -75,7 +75,7 @@ def run_export(args: argparse.Namespace) -> None:
     check_named(own_path(args, "output", "fit", "model"), ".onnx")
     fit = load(args.fit)
     if isinstance(fit, Moments | RowSample | HuberFit):
-        raise ValueError(f"{args.fit} must hold a fit or a detector, got {type(fit).__name__}")
+        raise ValueError(f"{args.fit} must contain a fit or a detector, got {type(fit).__name__}")
     names = ("features", "logits", "threshold", "accept", "false_alarm")
     network = folded(args.model, fit, **{name: getattr(args, name) for name in names})
     check_apart("-o", args.output, "MODEL", weight_files(args.model))

@@ -164,7 +164,7 @@ def run_apply(args: argparse.Namespace) -> None:
     fit = load(args.fit)
     if not isinstance(fit, LinearFit | ContrastFit):
         hint = ": save its current_fit" if isinstance(fit, Detector) else ""
-        raise ValueError(f"{args.fit} must hold a LinearFit or a ContrastFit, got {type(fit).__name__}{hint}")
+        raise ValueError(f"{args.fit} must contain a LinearFit or a ContrastFit, got {type(fit).__name__}{hint}")
     table = _table(args)
     check_width(fit, table)
     if isinstance(fit, ContrastFit):  # A linear fit needs only the features.
@@ -300,7 +300,7 @@ def _read_detector(path: Path) -> tuple[Detector, dict[str, Any]]:
     _, detector, about = read(path)
     if not isinstance(detector, Detector):
         received = type(detector).__name__
-        raise ValueError(f"{path} must hold a detector, which truing detect --save writes, got a {received}")
+        raise ValueError(f"{path} must contain a detector, which truing detect --save writes, got a {received}")
     return detector, learned_parts(about)
 
 
@@ -410,7 +410,7 @@ def _head(path: Path | None) -> tuple[Any, Any] | None:
         return None
     arrays = read_columns(path, needed="weight", wanted=("weight", "bias"))
     if "bias" not in arrays:
-        raise ValueError(f"{path} must hold weight and bias, got only weight")
+        raise ValueError(f"{path} must contain weight and bias, got only weight")
     return arrays["weight"], arrays["bias"]
 
 
@@ -484,7 +484,7 @@ def _check_elsewhere(name: str, path: Path, outputs: Sequence[Path], table: Tabl
     for rows in outputs:
         is_inside = rows.is_dir() and place.is_relative_to(real_path(rows))
         if place in files or is_inside or any(_is_matched(file, rows) for file in written):
-            raise ValueError(f"{name} must not be among the rows {rows}, got {path}")
+            raise ValueError(f"{name} must not be read as part of the rows {rows}, got {path}")
 
 
 def _is_matched(file: Path, pattern: Path) -> bool:

@@ -73,7 +73,7 @@ class ContrastFit:
     @property
     def size(self) -> float:
         """The magnitude of the numbers that scores are computed from, which bounds rounding errors."""
-        smallest = 1.0 if self.base in ("msp", "kl_uniform") else 0.0  # Both are computed from numbers near 1.
+        smallest = 1.0 if self.base in ("msp", "kl_uniform") else 0.0  # Both scores are computed from numbers near 1.
         return max(abs(self.standard.score_origin), smallest) / self.standard.score_scale
 
     def predict(self, outputs: Outputs) -> Floats:

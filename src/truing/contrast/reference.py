@@ -171,7 +171,7 @@ def _leading_components(features: Floats, components: int) -> Floats:
 def check_distinct(outputs: Outputs, reference: Outputs, name: str = "reference") -> None:
     """Reject reference rows that are identical to the test rows, or that come from another model."""
     if outputs.features.shape == reference.features.shape and np.array_equal(outputs.features, reference.features):
-        raise ValueError(f"{name} must hold other rows than outputs, got the same rows")
+        raise ValueError(f"{name} must differ from outputs, got the same rows")
     check_same_model(outputs, reference, name)
 
 

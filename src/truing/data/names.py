@@ -83,7 +83,7 @@ def check_contains(path: object, needed: str, columns: Sequence[str], *, exact: 
     advice = ""
     if needed == "features":
         advice = ": name the column, or use a pattern such as 'f[0-9]*' (features= or --features)"
-    raise ValueError(f"{path} must hold {wanted}, got {listing(columns)}{advice}")
+    raise ValueError(f"{path} must contain {wanted}, got {listing(columns)}{advice}")
 
 
 def check_numbers(pattern: str, others: Sequence[str]) -> None:

@@ -259,7 +259,7 @@ def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
             raise ValueError(f"it contains {name} twice")
         if member.compress_type not in _COMPRESSIONS:
             raise ValueError(f"{name} must be stored or deflated, got another compression")
-        archive.open(member).close()  # Opening checks the local name. A damaged name would look like a missing array.
+        archive.open(member).close()  # Compares the name with that in the member's header.
         members[name] = member
     return members
 

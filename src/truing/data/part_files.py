@@ -219,7 +219,10 @@ def _matches(pattern: Path) -> list[Path]:
 
 
 def _parts_among(paths: list[Path]) -> list[Path]:
-    """Return the parts, in order, among files and folders. Each path is a part or belongs to a set."""
+    """Return the parts among these files and folders, in natural order.
+
+    Each path must be a part, or a file of a set that is a part.
+    """
     in_folders = [path / "features.npy" for path in paths if path.is_dir()]
     in_files = [path for path in paths if _is_features(path)]
     files_of_sets = {file for features in (*in_folders, *in_files) for file in set_of(features).values()}
@@ -271,7 +274,9 @@ def _read_layout(part: Path, wanted: Sequence[str], ids: str | None) -> Layout:
 def _read_npz_layout(part: Path, wanted: Sequence[str], ids: str | None) -> Layout:
     chosen, headers, all_columns = read_npz_headers(part, (*wanted, ABOUT, *([ids] if ids else [])))
     if chosen.pop(ABOUT, None) and (saved := kind_of(read_npz(part, [ABOUT]))) is not None:
-        raise ValueError(f"{part} must hold rows, got a {saved} that truing.save wrote: read the file with truing.load")
+        raise ValueError(
+            f"{part} must contain rows, got a {saved} that truing.save wrote: read the file with truing.load"
+        )
     headers.pop(ABOUT, None)
     if ids in headers:
         header = headers[ids]
@@ -285,7 +290,7 @@ def _read_npz_layout(part: Path, wanted: Sequence[str], ids: str | None) -> Layo
 def _layout_by_headers(part: Path, chosen: Chosen, headers: dict[str, Header], all_columns: list[str]) -> Layout:
     for name, header in headers.items():
         if not header.shape:
-            raise ValueError(f"{part} must hold an array of {name}, got one number")
+            raise ValueError(f"{part} must contain an array of {name}, got one number")
     rows: dict[int, str] = {}
     for name, header in headers.items():
         rows.setdefault(header.shape[0], name)

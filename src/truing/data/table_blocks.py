@@ -144,7 +144,7 @@ def _arrow_pieces(source: _Source, wanted: Sequence[str], rows: int, ids: str | 
     chosen = choose(schema, wanted, ids)
     dtypes = dtypes_in(schema, chosen)
     numbers = _arrow_batches(source, source.mapped, schema, [name for name in columns_in(chosen) if name != ids])
-    # Converting mapped words would read them from the mapping.
+    # Read strings from the file and not from the mapping, because mapped pages count as memory.
     words = _arrow_batches(source, source.disk, schema, [ids] if ids in chosen else [])
     unpacked = 0
     for batch, keys in zip_longest(numbers, words):

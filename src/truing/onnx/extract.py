@@ -150,7 +150,9 @@ def _with_outputs(file: Path, wanted: Sequence[str]) -> bytes:
     try:
         model = onnx.load(str(file), load_external_data=False)
     except Exception as error:  # An exception of protobuf: onnxruntime reads more formats than onnx.
-        raise ValueError(f"{file} must be an ONNX file, because a tensor is not an output: {reason(error)}") from None
+        raise ValueError(
+            f"{file} must be an ONNX file, because one of the tensors is not an output of the network: {reason(error)}"
+        ) from None
     tensors = [entry.name for entry in model.graph.input]
     tensors += [name for node in model.graph.node for name in node.output if name]
     for name in wanted:
@@ -162,7 +164,8 @@ def _with_outputs(file: Path, wanted: Sequence[str]) -> bytes:
         graph: bytes = model.SerializeToString()
     except Exception as error:
         raise ValueError(
-            f"{file} must be smaller or have external weight files, because a tensor is not an output: {reason(error)}"
+            f"{file} must be smaller or have external weight files, because one of the tensors is not an output: "
+            f"{reason(error)}"
         ) from None
     return graph
 

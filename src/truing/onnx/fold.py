@@ -152,7 +152,7 @@ class _Network:
 
     @property
     def names(self) -> list[str]:
-        """The names of all tensors, including stored ones."""
+        """The names of all tensors of the network, including constants."""
         return [*self.tensors, *self._stored]
 
     def check_free(self, names: tuple[str, ...]) -> None:

@@ -56,11 +56,11 @@ _RIDGE = 1e-13  # Share of the Hessian's trace that keeps a singular Hessian sol
 _SLOPE_TOLERANCE = 0.1  # Share of the first slope along a step that ends a line search.
 _MAX_STEPS, _MAX_TRIALS = 200, 100
 _UNBOUNDED_RATIO = 1e3  # If a step moves residuals by this many times their size, the loss has no minimum along it.
-_FEW_ROWS = 512  # Enough rows for a median.
+_FEW_ROWS = 512  # Medians are computed from a sample of this many rows.
 _NEAR_STANDARD_ERRORS = 5.0  # Rows within this many standard errors of ±λ may change between inlier and outlier.
 _MAX_ROUNDS = 8  # Rounds over all rows.
 _MAX_CORRECTIONS = 20
-_SMALL_GRADIENT = 1e-6  # Per row and width: the first fit may already be the minimum.
+_SMALL_GRADIENT = 1e-6  # Certify the first fit only if its sum of |gradient| / (rows · width) is at most this.
 _INLIERS_PER_UNKNOWN = 20  # Correct a dual point on this many inliers per unknown.
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio.
 
@@ -389,7 +389,9 @@ def start(design: Design, target: Floats, penalty: float) -> tuple[Floats, int]:
     residual = target[some] - design.take(some) @ theta
     if np.median(np.abs(residual)) > np.median(np.abs(target[some])):  # Outliers spoiled the least-squares fit.
         theta = none
-    sampled = int((n * k) ** (2 / 3) / 2)  # Balances the costs of sampled and near rows (Portnoy & Koenker 1997).
+    sampled = int(
+        (n * k) ** (2 / 3) / 2
+    )  # This size balances the cost of the sample and of the rows near ±λ (Portnoy & Koenker 1997).
     if n <= _FEW_ROWS or not 0 < sampled < n / 2:
         return theta, n
     near_rows = all_if_half(int(_NEAR_STANDARD_ERRORS * n * sqrt(k / sampled)), n)
@@ -483,7 +485,7 @@ def hessian(rows: Floats, curvature: Floats) -> Floats:
 def newton_step(matrix: Floats, gradient: Floats) -> Floats:
     """Return the Newton step for a Hessian, or the gradient itself if rounding makes the Hessian indefinite."""
     matrix.flat[:: len(gradient) + 1] += _RIDGE * (np.trace(matrix) + len(gradient))
-    return np.asarray(_linalg.lapack.dposv(matrix, gradient)[1])  # If it fails, LAPACK returns the right-hand side.
+    return np.asarray(_linalg.lapack.dposv(matrix, gradient)[1])  # If dposv fails, it returns the gradient.
 
 
 def line_search(

@@ -51,7 +51,7 @@ _MAX_NORM_RATIO = 1e3
 _ZERO_ENTRY = 1e-7
 _MAX_ZERO_ENTRY = 1e-3
 
-# Setting such entries to zero changes the fitted scores a little. Solve this many times in all to correct them.
+# Setting such entries to zero changes the fitted scores a little. This many refinements correct the scores.
 _REFINEMENTS = 3
 
 # A mean this close to the span of the centred rows, relative to its length, lies in it.
@@ -361,7 +361,7 @@ def _shortest_fit(
     `values` (r,) are the eigenvalues of the correlation matrix that belong to the basis. Coefficients outside the basis
     do not change a fitted score. They are chosen so that scaled / norm is shortest.
     """
-    error = limit / values.min(initial=1.0)  # Of the basis (Davis & Kahan 1970).
+    error = limit / values.min(initial=1.0)  # A bound on the error of the basis (Davis & Kahan 1970).
     tolerance = min(max(_ZERO_ENTRY, 10 * error), _MAX_ZERO_ENTRY)
     if columns.intercept:
         return _shortest(basis, inside, columns.norm, tolerance), basis.shape[1], error
@@ -374,7 +374,7 @@ def _shortest_fit(
         step = along / values  # Sherman & Morrison, as above.
         inside = inside + step * (rows * residual / (1 + rows * (along @ step)))
         direction = basis @ step
-    else:  # The direction in which no centred row varies fits the mean score.
+    else:  # No centred row varies along `outside`, so a coefficient in this direction changes only the mean score.
         direction = outside / length
         basis, inside = np.column_stack((basis, direction)), np.append(inside, residual / length)
     shortest = _shortest(basis, inside, columns.norm, tolerance)

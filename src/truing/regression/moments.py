@@ -518,7 +518,7 @@ def _by_lanczos(square: Floats, k: int) -> tuple[Floats, Floats] | None:
 
 
 def _without_underflow(square: Floats) -> tuple[Floats, int]:
-    """Return a matrix scaled by a power of two to a largest entry of about one, and the exponent."""
+    """Divide a matrix by a power of two so that its largest entry is about 1; return the result and the exponent."""
     exponent = int(np.frexp(max(square.max(), -square.min()))[1])
     scaled = np.ldexp(square, -exponent)
     scaled[np.abs(scaled) < _NEGLIGIBLE] = 0.0

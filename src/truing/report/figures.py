@@ -94,7 +94,7 @@ def short_name(*names: str) -> str:
 
 
 def stroke(method: str) -> tuple[str, Any]:
-    """Return the colour and dashes of a method. Other methods get a colour by the hash of their name."""
+    """Return the colour and dashes of a method. Methods not in STROKES get a colour from the hash of their name."""
     return STROKES.get(method, (OTHER_COLOURS[crc32(method.encode()) % len(OTHER_COLOURS)], (0, (3, 1))))
 
 

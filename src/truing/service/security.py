@@ -71,7 +71,7 @@ class Limits:
         return 4 * self.body_bytes
 
 
-class Refused(Exception):  # noqa: N818  # It becomes an answer, so it is not a defect.
+class Refused(Exception):  # noqa: N818  # Not named Error, because the exception becomes a response.
     """An answer with an error status. With `close`, the connection is closed without reading the rest of the body."""
 
     def __init__(

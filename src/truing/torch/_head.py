@@ -255,9 +255,7 @@ def _chosen(calls: Sequence[_Call], returned: Any, names: Mapping[nn.Module, str
     tensors = _logits_within(returned)
     found = list(dict.fromkeys(call.module for tensor in tensors for call in _sources(calls, tensor)))
     if len(found) > 1:
-        raise ValueError(
-            f"model returns the outputs of several layers: give one of {described(found, names)} as its head="
-        )
+        raise ValueError(f"model returns the outputs of several layers: give head=, one of {described(found, names)}")
     if found:
         _warn_of_others(calls, tensors, found[0], names)
         return found[0]
@@ -278,9 +276,10 @@ def _last(calls: Sequence[_Call], tensors: Sequence[Tensor], names: Mapping[nn.M
     shapes = [tuple(tensor.shape) for tensor in tensors if tensor.is_floating_point() and tensor.ndim > 1]
     if shapes and isinstance(last.logits, Tensor) and tuple(last.logits.shape) not in shapes:
         raise ValueError(
-            f"model returns {', '.join(map(str, shapes[:_LISTED]))}, which no nn.Linear layer gave, and the last "
-            f"layer with 2-D output, {taken}, gives {tuple(last.logits.shape)}: give head=, the layer that makes the "
-            f"logits, which may be one of {called} or of another type"
+            f"model must return the output of an nn.Linear layer, got tensors of shape "
+            f"{', '.join(map(str, shapes[:_LISTED]))} (the last layer with 2-D output, {taken}, returned "
+            f"{tuple(last.logits.shape)}): give head=, the layer that computes the logits: one of {called}, or a "
+            "layer of another type"
         )
     if last.rows:
         warn(
@@ -299,8 +298,8 @@ def _warn_of_others(
         is_matrix = tensor.is_floating_point() and tensor.ndim == 2 and len(tensor) == rows > 0
         if is_matrix and not _sources(calls, tensor) and not any(call.has_input(tensor) for call in calls):
             warn(
-                f"model returns a matrix {tuple(tensor.shape)} that no nn.Linear layer gave, next to the output of "
-                f"{described([head], names)}, which is taken as its head; give head= to be sure"
+                f"model returns a matrix {tuple(tensor.shape)} that is not the output of an nn.Linear layer, next "
+                f"to the output of {described([head], names)}, which is taken as its head; give head= to be sure"
             )
 
 

@@ -162,7 +162,7 @@ def test_a_copy_of_the_in_distribution_set_is_not_an_out_of_distribution_set(fol
     outputs = truing.Outputs.load(folder / "in.npz")
     outputs.save(folder / "digits.npz")
     assert run(folder, "") == 1
-    assert "digits must hold other rows than the in-distribution set in" in capsys.readouterr().err
+    assert "digits must differ from the in-distribution set in" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ def test_a_note_names_the_network_and_an_invalid_note_is_rejected(tmp_path):
     assert network_of(describe_file(tmp_path / "a.npz")).startswith("resnet20, 10 classes, weights w.pt")
     for text in (b"{no json", b"[1]"):
         np.savez(tmp_path / "b.npz", **rows, provenance=np.frombuffer(text, dtype=np.uint8))
-        with pytest.raises(ValueError, match=r"b\.npz must hold its provenance as"):
+        with pytest.raises(ValueError, match=r"b\.npz must contain its provenance as"):
             describe_file(tmp_path / "b.npz")
 
 

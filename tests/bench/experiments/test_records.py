@@ -132,11 +132,11 @@ def test_two_runs_cannot_write_one_record(record):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{nonsense", "must hold JSON lines"),
-        ("[1]", "must hold rows of an experiment"),
-        ('{"job": "svhn", "rows": []}', "must hold rows of an experiment"),
-        ('{"about": {"settings": {"case": [], "setting": {}, "conventions": 1}, "data": {}}}', "must hold rows"),
-        ('{"about": 3}', "must hold rows of an experiment"),
+        ("{nonsense", "must contain JSON lines"),
+        ("[1]", "must contain rows of an experiment"),
+        ('{"job": "svhn", "rows": []}', "must contain rows of an experiment"),
+        ('{"about": {"settings": {"case": [], "setting": {}, "conventions": 1}, "data": {}}}', "must contain rows"),
+        ('{"about": 3}', "must contain rows of an experiment"),
     ],
 )
 def test_a_file_that_is_not_a_record_is_rejected(record, line, message):
@@ -150,7 +150,7 @@ def test_a_file_that_is_not_a_record_is_rejected(record, line, message):
 )
 def test_a_row_without_the_fields_that_tables_need_is_rejected(record, row):
     record.add("dtd10", 1.0, [row])
-    with pytest.raises(ValueError, match=r"table\.jsonl must hold rows of an experiment"):
+    with pytest.raises(ValueError, match=r"table\.jsonl must contain rows of an experiment"):
         read(record.path.parent)
 
 

@@ -1,4 +1,4 @@
-"""Commands that are killed at random times resume to the bytes of an undisturbed run."""
+"""A command that is killed at random times and resumed writes the same bytes as an undisturbed run."""
 
 import os
 import random

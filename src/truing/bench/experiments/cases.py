@@ -63,7 +63,7 @@ class Case:
     varied: str = ""
     sets: str = "single"  # One of single, noise-sets, subsets and single-and-pool.
     wide: bool = True  # Whether to run the case on settings with principal components, too.
-    by_authors: bool = False  # Whether the authors' conventions give other numbers.
+    by_authors: bool = False  # Whether the case is also run by the authors' conventions.
     has_reference: bool = False  # Whether methods get a reference and refuse rows.
     needs_logits: bool = False  # Whether the case uses logits, if there are any.
     needs_head: bool = False  # Whether the case needs the weight and bias of the network's last layer.

@@ -65,7 +65,7 @@ def _note(path: Path, array: Any) -> Any:
     try:
         made = json.loads(array.tobytes())
     except ValueError as error:
-        raise ValueError(f"{path} must hold its provenance as JSON: {error}") from None
+        raise ValueError(f"{path} must contain its provenance as JSON: {error}") from None
     if not isinstance(made, dict):
-        raise ValueError(f"{path} must hold its provenance as a JSON object, got {type(made).__name__}")
+        raise ValueError(f"{path} must contain its provenance as a JSON object, got {type(made).__name__}")
     return made

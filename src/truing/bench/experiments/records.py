@@ -59,9 +59,9 @@ class Record:
         try:
             lines = [json.loads(line) for line in complete]
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{self.path} must hold JSON lines: {error}") from None
+            raise ValueError(f"{self.path} must contain JSON lines: {error}") from None
         if lines and not (all(map(_is_line, lines)) and "about" in lines[0]):
-            raise ValueError(f"{self.path} must hold rows of an experiment after a line with the key about")
+            raise ValueError(f"{self.path} must contain rows of an experiment after a line with the key about")
         return lines
 
     def jobs(self) -> dict[str, tuple[About, list[Row]]]:
@@ -75,7 +75,7 @@ class Record:
                 jobs[line["job"]] = about, line["rows"]
         for about, rows in jobs.values():
             if about["settings"]["conventions"] == _AUTHORS and any("fpr95_paper" not in row for row in rows):
-                raise ValueError(f"{self.path} must hold fpr95_paper in every row by the authors' conventions")
+                raise ValueError(f"{self.path} must contain fpr95_paper in every row by the authors' conventions")
         return jobs
 
     def outdated(self, about: About) -> set[str]:

@@ -205,5 +205,5 @@ def _checked(name: str, value: Any) -> Any:
     inner = list(value.values()) if isinstance(value, dict) else list(value) if isinstance(value, (list, tuple)) else []
     for one in inner:
         if not isinstance(one, str):
-            raise TypeError(f"{name} must hold names, got {type(one).__name__}")
+            raise TypeError(f"{name} must contain names, got {type(one).__name__}")
     return tuple(inner) if isinstance(value, list) else value

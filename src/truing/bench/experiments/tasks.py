@@ -72,7 +72,7 @@ class Task:
         width = self._read(self.setting.inside).features.shape[1]
         if {"weight", "bias"} != set(arrays) or arrays["weight"].shape != (len(arrays["bias"]), width):
             received = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
-            raise ValueError(f"{HEAD} must hold weight (c, {width}) and bias (c,), got {received}")
+            raise ValueError(f"{HEAD} must contain weight (c, {width}) and bias (c,), got {received}")
         return arrays["weight"], arrays["bias"]
 
     def reacted(self) -> Callable[[Matrix, float], dict[str, Floats]]:
@@ -163,7 +163,7 @@ def _check_sets(sets: dict[str, Outputs]) -> None:
         if part.features.shape[1] != width:
             raise ValueError(f"{name} must have {width} features, as {first} has, got {part.features.shape[1]}")
         if np.array_equal(part.features, inside.features):
-            raise ValueError(f"{name} must hold other rows than the in-distribution set {first}, got the same features")
+            raise ValueError(f"{name} must differ from the in-distribution set {first}, got the same features")
 
 
 def _paths(

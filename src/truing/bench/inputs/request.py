@@ -87,5 +87,5 @@ def _with_valid_labels(images: Images, args: argparse.Namespace, network: Networ
         return Images(images.pictures)
     foreign = images.labels[(images.labels < 0) | (images.labels >= classes)]
     if len(foreign):
-        raise ValueError(f"{args.data} must hold labels from 0 to {classes - 1} for --labels, got {foreign[0]}")
+        raise ValueError(f"{args.data} must contain labels from 0 to {classes - 1} for --labels, got {foreign[0]}")
     return images

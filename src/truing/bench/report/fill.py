@@ -168,7 +168,7 @@ def _rows_in(source: Source, expression: str) -> str:
 
 
 def _rows_out(source: Source, expression: str) -> str:
-    """Return the largest number of out rows of a base score in the main case: `rows_out WRN odin`."""
+    """Return the largest number of out rows of a base score in the main case, for an expression such as `WRN odin`."""
     setting, base = expression.split()
     rows = source.rows(setting)
     return f"{max(row['rows_out'] for row in rows if row['base'] == base and CASES[row['case']].is_main):,.0f}"

@@ -1,6 +1,6 @@
 """The page of the experiments: one HTML file with all tables and figures, which loads no other files.
 
-The page opens on a summary. Every setting, and every case of a setting, has a section that the address selects.
+The page opens with a summary. The URL fragment selects the section of a setting, or of a case of a setting.
 """
 
 import csv

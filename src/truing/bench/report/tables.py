@@ -171,7 +171,7 @@ def _tables_by_set(group: _Group) -> Iterator[Table]:
     setting, rows, sizes = group.setting, group.rows, group.sizes
     for column, words in ((group.metric, "FPR95"), ("auroc", "AUROC")):
         yield _by_set(setting, rows, column, words, sizes, group.with_reference)
-    # AUPR depends on the share of in-distribution rows, which is lower with a reference: not comparable here.
+    # Omit AUPR with a reference: AUPR depends on the share of in-distribution rows, which is lower with a reference.
     yield _by_set(setting, rows, "aupr", "AUPR, in-distribution positive", sizes)
     for column, words in DECIDED.items() if group.case.has_reference else ():
         yield _by_set(setting, rows, column, words, sizes)

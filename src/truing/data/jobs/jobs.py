@@ -181,7 +181,7 @@ class Job:
         return counts
 
     def results(self, name: str, work: PartWork, *, is_first: bool = False) -> Iterator[Any]:
-        """Yield the result of every part, in the order of the parts. The name identifies the pass."""
+        """Yield the result of every part, in the order of the parts. `name` identifies the pass over the table."""
         groups = [[number] for number in range(len(self.table))]
         return self._in_order(name, Task(self.table, work, is_first), groups)
 

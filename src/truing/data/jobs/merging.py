@@ -31,7 +31,7 @@ class Origin:
         for name in (field.name for field in fields(self)):
             first, second = getattr(self, name), getattr(other, name)
             if None not in (first, second) and first != second:
-                raise ValueError(f"{path} must hold moments with the {name} {first!r}, as other files, got {second!r}")
+                raise ValueError(f"{path} must have the {name} {first!r}, like the other files, got {second!r}")
             joined[name] = second if first is None else first
         return Origin(**joined)
 
@@ -50,7 +50,7 @@ def read_moments(path: Source) -> tuple[Moments, Origin]:
     """Read moments that `write_moments` or `truing.save` wrote."""
     kind, moments, origin = _read(path)
     if kind != "moments" or not isinstance(moments, Moments):
-        raise ValueError(f"{path} must hold moments, which truing fit --moments writes, got a {kind}")
+        raise ValueError(f"{path} must contain moments, which truing fit --moments writes, got a {kind}")
     return moments, origin
 
 
@@ -58,7 +58,7 @@ def read_sample(path: Source) -> tuple[RowSample, Origin]:
     """Read the sample of a contrast that `file_of` or `truing.save` wrote."""
     kind, sample, origin = _read(path)
     if kind != "sample" or not isinstance(sample, RowSample):
-        raise ValueError(f"{path} must hold the sample of a contrast, got a {kind}")
+        raise ValueError(f"{path} must contain the sample of a contrast, got a {kind}")
     return sample, origin
 
 
@@ -81,7 +81,7 @@ def merged(paths: Sequence[AnyPath], minus: Sequence[AnyPath] = ()) -> tuple[Mom
         more, origin_of_more = read_moments(path)
         if more.dimensions != total.dimensions:
             wanted = f"{total.dimensions} features, as {paths[0]}"
-            raise ValueError(f"{path} must hold moments of {wanted}, got {more.dimensions}")
+            raise ValueError(f"{path} must contain moments of {wanted}, got {more.dimensions}")
         origin = origin.joined(origin_of_more, path)
         try:
             total = total + more if sign > 0 else total - more

@@ -197,7 +197,7 @@ class Table:
         for some in [[number] for number in numbers] + ([list(numbers)] if len(self) > 1 else []):
             if sum(self.part_rows[number] for number in some) == len(reference) and self._has(some, reference):
                 names = ", ".join(str(self.parts[number]) for number in some[:3])
-                raise ValueError(f"reference must hold other rows than outputs, got the rows of {names}")
+                raise ValueError(f"reference must differ from outputs, got the rows of {names}")
 
     def _has(self, numbers: Sequence[int], reference: Outputs) -> bool:
         """Return whether the features of some parts are equal to the features of the reference."""

@@ -15,10 +15,13 @@ def test_images_and_labels_are_read(rng, tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"pictures": np.zeros(3)}, "must hold images, got pictures"),
-        ({"images": np.zeros((2, 4, 4, 3))}, r"must hold images of uint8 \(n, h, w, 3\), got float64 \(2, 4, 4, 3\)"),
+        ({"pictures": np.zeros(3)}, "must contain images, got pictures"),
+        (
+            {"images": np.zeros((2, 4, 4, 3))},
+            r"must contain images of uint8 \(n, h, w, 3\), got float64 \(2, 4, 4, 3\)",
+        ),
         ({"images": np.zeros((2, 3, 4, 4), np.uint8)}, r"got uint8 \(2, 3, 4, 4\)"),
-        ({"images": np.zeros((2, 4, 4, 3), np.uint8), "labels": np.zeros(2)}, "must hold integers as labels"),
+        ({"images": np.zeros((2, 4, 4, 3), np.uint8), "labels": np.zeros(2)}, "must contain integers as labels"),
         ({"images": np.zeros((2, 4, 4, 3), np.uint8), "labels": [1]}, "pictures 2, labels 1"),
         ({"images": np.array([{}], dtype=object)}, "pickled objects, which are never loaded"),
     ],

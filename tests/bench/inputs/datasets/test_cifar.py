@@ -19,11 +19,11 @@ def test_a_missing_file_is_named(tmp_path):
 @pytest.mark.parametrize("size", [0, 3072, 3074])
 def test_an_incomplete_file_is_rejected(size, tmp_path):
     (tmp_path / "test_batch.bin").write_bytes(b"\x01" * size)
-    with pytest.raises(ValueError, match=r"test_batch\.bin must hold records of 3073 bytes, got .* bytes"):
+    with pytest.raises(ValueError, match=r"test_batch\.bin must contain records of 3073 bytes, got .* bytes"):
         cifar10_test(tmp_path)
 
 
 def test_a_label_out_of_range_is_rejected(tmp_path):
     (tmp_path / "test_batch.bin").write_bytes(b"\x0b" + bytes(3072))
-    with pytest.raises(ValueError, match="must hold labels below 10, got 11"):
+    with pytest.raises(ValueError, match="must contain labels below 10, got 11"):
         cifar10_test(tmp_path)

@@ -82,12 +82,12 @@ def test_imagenet_can_be_one_folder_with_a_file_of_labels(place, tmp_path):
 def test_an_image_beside_the_class_folders_is_rejected(tmp_path):
     write(tmp_path / "n0" / "a.png")
     write(tmp_path / "b.png")
-    with pytest.raises(ValueError, match=r"must hold one folder per class, got the image b\.png beside them"):
+    with pytest.raises(ValueError, match=r"must contain one folder per class, got the image b\.png beside them"):
         class_folders(tmp_path)
 
 
 def test_a_folder_without_images_is_rejected(tmp_path):
-    with pytest.raises(ValueError, match=r"must hold images \(\.bmp, .*got none"):
+    with pytest.raises(ValueError, match=r"must contain images \(\.bmp, .*got none"):
         folder(tmp_path)
 
 

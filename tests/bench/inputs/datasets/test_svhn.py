@@ -28,5 +28,5 @@ def test_other_files_are_rejected_with_their_names(tmp_path):
     with pytest.raises(ValueError, match=r"x\.mat must be SVHN's file of cropped digits, with X and y"):
         svhn(path)
     savemat(path, {"X": np.zeros((32, 32, 3, 2)), "y": np.ones((2, 1))})
-    with pytest.raises(ValueError, match=r"must hold X of uint8 \(h, w, 3, n\), got float64 \(32, 32, 3, 2\)"):
+    with pytest.raises(ValueError, match=r"must contain X of uint8 \(h, w, 3, n\), got float64 \(32, 32, 3, 2\)"):
         svhn(path)

@@ -92,7 +92,7 @@ def test_the_listing_shows_the_state_of_every_set(tmp_path):
     (tmp_path / "cifar-100-binary/test.bin").write_bytes(b"short")
     broken = listing(tmp_path)
     assert re.search(r"^svhn +svhn/test_32x32\.mat +missing$", broken, re.MULTILINE)
-    assert re.search(r"^cifar100-test .* unreadable: .*must hold records of 3074 bytes", broken, re.MULTILINE)
+    assert re.search(r"^cifar100-test .* unreadable: .*must contain records of 3074 bytes", broken, re.MULTILINE)
     assert f"  svhn: {DATASETS['svhn'].source}" in broken
 
 

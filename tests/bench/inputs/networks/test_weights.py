@@ -108,7 +108,7 @@ def test_a_missing_file_is_named(tmp_path):
         load_weights(ResNet(20), tmp_path / "gone.pt")
 
 
-def test_a_checkpoint_must_hold_named_tensors(tmp_path):
+def test_a_checkpoint_must_contain_named_tensors(tmp_path):
     torch.save([torch.zeros(3)], tmp_path / "list.pt")
     with pytest.raises(ValueError, match="the file holds list, not named tensors"):
         load_weights(ResNet(20), tmp_path / "list.pt")

@@ -40,7 +40,7 @@ def _images(folder: Path, names: list[str], labels: int, classes: int) -> Images
     records = parts[0] if len(parts) == 1 else np.concatenate(parts)
     fine = records[:, labels - 1].astype(np.int64)
     if fine.max() >= classes:
-        raise ValueError(f"{folder / names[0]} must hold labels below {classes}, got {fine.max()}: another set?")
+        raise ValueError(f"{folder / names[0]} must contain labels below {classes}, got {fine.max()}: another set?")
     return Images(records[:, labels:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), fine)
 
 
@@ -50,7 +50,7 @@ def _records(folder: Path, name: str, labels: int) -> NDArray[np.uint8]:
         raise FileNotFoundError(f"there is no file {path}{_pickled(folder)}")
     size = path.stat().st_size
     if not size or size % record:
-        raise ValueError(f"{path} must hold records of {record} bytes, got {size:,} bytes: an incomplete download?")
+        raise ValueError(f"{path} must contain records of {record} bytes, got {size:,} bytes: an incomplete download?")
     return np.memmap(path, dtype=np.uint8, mode="r").reshape(-1, record)
 
 

@@ -48,7 +48,7 @@ def class_folders(path: Path) -> Images:
     files = _listed(path)
     stray = next((file for file in files if file.parent == path), None)
     if stray is not None:
-        raise ValueError(f"{path} must hold one folder per class, got the image {stray.name} beside them")
+        raise ValueError(f"{path} must contain one folder per class, got the image {stray.name} beside them")
     names = _classes(path)
     numbers = {name: number for number, name in enumerate(names)}
     return Images(Files(files), np.array([numbers[file.relative_to(path).parts[0]] for file in files]))
@@ -68,7 +68,7 @@ def imagenet(path: Path) -> Images:
     count = len(_classes(path))
     if count != IMAGENET_CLASSES:
         raise ValueError(
-            f"{path} must hold one folder per class, {IMAGENET_CLASSES:,} in total, got {count:,}: "
+            f"{path} must contain one folder per class, {IMAGENET_CLASSES:,} in total, got {count:,}: "
             f"for a part of the set, use a file {LABEL_FILES[0]} of names and labels"
         )
     return class_folders(path)
@@ -101,7 +101,7 @@ def _listed(path: Path) -> list[Path]:
     _entries(path)
     files = [file for file in path.rglob("*") if file.suffix.lower() in ENDINGS and file.is_file()]
     if not files:
-        raise ValueError(f"{path} must hold images ({', '.join(sorted(ENDINGS))}), got none")
+        raise ValueError(f"{path} must contain images ({', '.join(sorted(ENDINGS))}), got none")
     return sorted(files, key=lambda file: file.relative_to(path).parts)
 
 

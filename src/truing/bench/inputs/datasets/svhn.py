@@ -20,7 +20,7 @@ def svhn(path: Path) -> Images:
     except Exception as error:  # A damaged file may raise any exception.
         raise ValueError(f"{path} must be SVHN's file of cropped digits, with X and y: {error}") from None
     if pictures.dtype != np.uint8 or pictures.ndim != 4 or pictures.shape[2] != 3:
-        raise ValueError(f"{path} must hold X of uint8 (h, w, 3, n), got {pictures.dtype} {pictures.shape}")
+        raise ValueError(f"{path} must contain X of uint8 (h, w, 3, n), got {pictures.dtype} {pictures.shape}")
     return Images(np.moveaxis(pictures, -1, 0), digits)
 
 

@@ -63,7 +63,7 @@ class _Layer(nn.Module):
         active = F.relu(self.bn1(maps))
         inner = F.relu(self.bn2(self.conv1(active)))
         inner = self.conv2(F.dropout(inner, self.dropout, self.training))
-        # If the number of channels changes, the shortcut also starts from the activated maps.
+        # A shortcut with a convolution starts from the activated maps, an identity shortcut from the input.
         return torch.add(maps if self.convShortcut is None else self.convShortcut(active), inner)
 
 
