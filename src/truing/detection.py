@@ -53,10 +53,10 @@ class Detection:
     base score. Read `notes` before you trust the numbers; the most serious notes are also issued as a `TruingWarning`.
 
     Without a reference, p-values and decisions are None. With a reference, `rate` is the error rate of the decisions,
-    and `reference_rows` is the number of reference rows that decide: all of them, or one half if the other half is used
-    for learning. If all rows are decided at once, `scores_in` are the scores of these reference rows,
-    `out_share_at_least` is a lower bound on the share of out rows with 95 % confidence, and `threshold` is the common
-    threshold (None for `fdr`).
+    and `reference_rows` is the number of reference rows behind the p-values: all of them, or one half if the
+    other half is used for learning. If all rows are decided at once, `scores_in` are the scores of these reference
+    rows, `out_share_at_least` is a lower bound on the share of out rows with 95 % confidence, and `threshold` is the
+    common threshold (None for `fdr`).
     """
 
     base: str
@@ -132,8 +132,8 @@ def detect(
 
     The reference is part of the fit, so that reference rows and in-distribution test rows are scored in the same way.
     With the order `score-first`, test rows are not part of the fit that scores them, and neither is the reference. A
-    contrast learns from one half of the reference and decides against the other half. A base score that needs reference
-    rows also uses one half.
+    contrast learns from one half of the reference, and p-values come from the other half. A base score that needs
+    reference rows also uses one half.
 
     A `TruingWarning` is issued if the decisions cannot be trusted, for example because nearly all rows look out.
 

@@ -227,9 +227,9 @@ class Detector:
         """Use these in-distribution rows as the reference, replacing any earlier reference. The drift alarm restarts.
 
         DLR and RLR add the reference to every fit with weight 1, so that reference rows and in-distribution test rows
-        are exchangeable. Contrast learns from one half of the reference and decides against the other half. The split
-        is deterministic. Learned rows are kept, except by a contrast whose base score depends on the reference (fdbd,
-        nci, vim, knn). Problems of the reference, such as near-duplicates, are issued as a `TruingWarning`.
+        are exchangeable. Contrast learns from one half of the reference, and p-values come from the other half. The
+        split is deterministic. Learned rows are kept, except by a contrast whose base score depends on the reference
+        (fdbd, nci, vim, knn). Problems of the reference, such as near-duplicates, are issued as a `TruingWarning`.
 
         Parameters
         ----------

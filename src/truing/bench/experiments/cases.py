@@ -86,8 +86,8 @@ _MAIN_TABLES = ("cifar", "imagenet", "cifar-detail", "imagenet-detail")
 _IMAGENET = ("ImageNet-1k",)
 _REFERENCE = (
     "Contrast is not the paper’s method. Protocol: in each repeat, a random half of the in-distribution rows is"
-    " the reference. Base scores, before and after truing, are decided against the whole reference, which joins the"
-    " fits. Contrast, knn and vim learn from one half of the reference and decide against the other half. The remaining"
+    " the reference. Base scores, DLR and RLR take p-values from the whole reference, and fits include these rows."
+    " Contrast, knn and vim learn from one half of the reference and take p-values from the other half. The remaining"
     " in-distribution rows and the out-of-distribution set are the test rows. Detected: the share of out rows refused"
     " by p-values at 5 % false alarms. False alarms: the share of in-distribution test rows refused."
 )
