@@ -114,10 +114,10 @@ def notes(rows: list[Row]) -> list[str]:
         rest = int(decided(rows)[0]["rows_in"])
         paragraphs.append(
             f"Contrast is not the paper's method, and it needs a reference: {inside - rest:,} of the {inside:,}"
-            f" in-distribution rows, drawn with seed {SEED}. It learns from one half of the reference and decides"
-            f" against the other half. Its numbers are for the remaining {rest:,} in-distribution rows and the set. In"
-            " the last table all methods have the same reference, which joins the fit of DLR, and decide the same rows"
-            f" by p-values: the table shows the share of the set that is detected at {rate()} false alarms."
+            f" in-distribution rows, drawn with seed {SEED}. It learns from one half of the reference and takes"
+            f" p-values from the other half. Its numbers are for the remaining {rest:,} in-distribution rows and the"
+            " set. In the last table all methods have the same reference, which joins the fit of DLR, and decide the"
+            f" same rows by p-values: the table shows the share of the set that is detected at {rate()} false alarms."
         )
     return paragraphs
 
