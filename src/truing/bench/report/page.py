@@ -53,7 +53,7 @@ class Front:
 
 @dataclass(frozen=True)
 class Figure:
-    """A kind of figure. `draw` returns panels of the rows of one case on one setting, or none for other kinds of rows."""
+    """A kind of figure. `draw` returns panels of the rows of one case on one setting, or none for other rows."""
 
     draw: Callable[[list[Row], Setting], list[figures.Panel]]
     columns: str = "two"  # How many panels stand side by side: two or three.
