@@ -65,7 +65,7 @@ JOBS: dict[str, Callable[[], object]] = {
 
 
 def seconds(job: str) -> float:
-    """Return the time of one run."""
+    """Run a job once and return its time in seconds."""
     truing.threads(1)
     start = perf_counter()
     JOBS[job]()

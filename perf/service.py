@@ -187,7 +187,7 @@ def _request(rows: Outputs) -> bytes:
 
 
 async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> float:
-    """Send a request, read its answer, and return the time that both took."""
+    """Send a request, read its answer, and return the seconds from sending to the end of the answer."""
     start = perf_counter()
     writer.write(request)
     head = await reader.readuntil(b"\r\n\r\n")

@@ -1,4 +1,4 @@
-"""Fits on both sides of n = d, in any unit and with dependent columns: laws, and agreement with 60-digit arithmetic."""
+"""Fits of fewer or more rows than columns, in any unit and with dependent columns, against 60-digit arithmetic."""
 
 import math
 

@@ -22,7 +22,7 @@ Files = dict[str, bytes]
 
 
 def fingerprint(contents: Contents) -> tuple[Any, ...]:
-    """Return all that a state holds."""
+    """Return everything that a state contains, to compare states."""
     rate = contents.rate.name, contents.rate.value
     return bits(contents.detector), rate, contents.rows_learned, contents.batches
 
