@@ -128,7 +128,7 @@ def _log_of_others(logits: Matrix, temperature: float, others: Floats) -> Floats
 def _power_of_rest(gamma: float) -> tuple[Floats, int]:
     r"""Return a polynomial for $(1 - p)^{\gamma / 2^k}$ and k, the smallest k >= 0 for which the exponent is at most 1.
 
-    The polynomial is in $t = 4 p - 1$, for p from 0 to 1/2: no class but the largest has a higher probability. It is
+    The polynomial is in $t = 4 p - 1$, for p from 0 to 1/2, the range of all probabilities but the largest. It is
     interpolated at Chebyshev points, to rounding error. The coefficient of the highest power comes first.
     """
     squarings = max(0, ceil(log2(gamma)))

@@ -1,4 +1,4 @@
-"""Scores of features, computed on all cores: a block of rows at a time, or a tile where there are matrix products."""
+"""Compute scores of features on all cores: by blocks of rows, or by tiles of equal shape for matrix products."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _COPIES = 4
 def by_blocks(
     fill: Callable[[slice, Floats], object], rows: int, width: int, *, tile: int = 1, **unchecked: Matrix
 ) -> Floats:
-    """Return the scores (rows,) that `fill` writes for one block of rows at a time, a multiple of `tile` rows.
+    """Return the scores (rows,) that `fill` writes for one block of rows at a time.
 
-    `width` is the number of values per row that `fill` reads and computes. Unchecked matrices are checked by name, a
-    block at a time.
+    The size of a block is a multiple of `tile` rows. `width` is the number of values per row that `fill` reads and
+    computes. The `unchecked` matrices are checked for invalid numbers block by block, and errors use their names.
     """
     scores = np.empty(rows)
 
