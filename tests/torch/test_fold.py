@@ -247,7 +247,7 @@ def test_folded_real_networks_give_the_scores_of_their_fits(bank):
     for package in ("safetensors", "onnxruntime", "efficientnet_lite_pytorch", "PIL"):
         pytest.importorskip(package)
     example = runpy.run_path(str(ROOT / "examples" / "measure_export.py"))
-    example["pictures"].__globals__["PICTURES"] = 20
+    example["images_of"].__globals__["PICTURES"] = 20
     (case,) = (case for case in example["CASES"] if case.bank == bank)
     rows = list(example["measured"](case))
     assert [row.fit for row in rows] == ["DLR", "RLR", "contrast"]
