@@ -68,9 +68,9 @@ class Split:
 class Rival:
     """A detector. Higher scores are more in-distribution.
 
-    For detectors given the mix, `scores` maps (split, mix) to the scores of reference rows that were treated like the
-    mix, or None, and to the scores of the mix. For other detectors it maps (rows to learn from, rows) to the scores of
-    the rows, of one mix at a time if `by_mix`, else of all sets at once.
+    For detectors given the mix, `scores(split, mix)` returns the scores of reference rows that were treated like the
+    mix (or None), and the scores of the mix. For other detectors, `scores(reference, rows)` returns the scores of the
+    rows: of one mix at a time if `by_mix`, else of all sets at once.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Rival:
 
 
 def of_truing(weight: Any, bias: Any) -> Iterator[Rival]:
-    """Yield contrast, the base scores, and each of them trued on the mix, on the reference and on both."""
+    """Yield contrast, the base scores, and base scores trued on the mix, on A, and on the reference and the mix."""
 
     def contrast(split: Split, mix: Outputs) -> tuple[Any, Any]:
         fit = truing.fit_contrast(mix, split.a, calibration=split.b)
@@ -119,8 +119,9 @@ def of_truing(weight: Any, bias: Any) -> Iterator[Rival]:
 
 
 def of_pytorch_ood(weight: Any, bias: Any) -> Iterator[Rival]:
-    """Yield the detectors that take pooled features or logits; the others want images or inner layers."""
-    # The package loads torchvision for its datasets; a bare one in its place lets its detectors be imported alone.
+    """Yield the detectors that take pooled features or logits; other detectors need images or inner layers."""
+    # The package imports torchvision for its datasets. An empty module in place of the package lets its detectors be
+    # imported without torchvision.
     sys.modules.setdefault("pytorch_ood", module_from_spec(find_spec("pytorch_ood")))
     import torch
     from pytorch_ood import detector as ood
@@ -150,17 +151,21 @@ def of_pytorch_ood(weight: Any, bias: Any) -> Iterator[Rival]:
         ("features", (None, min(512, head.in_features // 2), head.weight, head.bias), (ood.ViM,)),
         ("features", (None, head.weight, head.bias, 0.65), (ood.DICE,)),
         ("feature_maps", (None, pooled), (ood.ASH, ood.SCALE, ood.ReAct, ood.VRA)),
-        ("inputs", (head, lambda name: name == "weight"), (ood.GradNorm,)),  # As in its paper.
+        (
+            "inputs",
+            (head, lambda name: name == "weight"),
+            (ood.GradNorm,),
+        ),  # GradNorm uses the weight only, as in its paper.
     ):
         for make in classes:
             labels = ", labels" if make in (*by_class, ood.TemperatureScaling) else ""
-            both = ("A" + labels, "A, B" + labels)[: 1 + (make is not ood.OpenMax)]  # It takes longest.
+            both = ("A" + labels, "A, B" + labels)[: 1 + (make is not ood.OpenMax)]  # OpenMax takes longest.
             for given in both if labels or make.requires_fit else ("nothing",):
                 yield Rival(make.__name__, given, partial(scores, make, arguments, kind))
 
 
 def of_scikit_learn(weight: Any, bias: Any) -> Iterator[Rival]:
-    """Yield classifiers that tell A from the other rows, and detectors of outliers."""
+    """Yield classifiers of A against the other rows, and outlier detectors."""
     from sklearn.ensemble import (
         HistGradientBoostingClassifier,
         IsolationForest,
@@ -175,7 +180,8 @@ def of_scikit_learn(weight: Any, bias: Any) -> Iterator[Rival]:
     def probability(make: Callable[[], Any], columns: Any, is_reference: Any) -> Any:
         return make().fit(columns, is_reference).predict_proba(columns)[:, 1]
 
-    # The defaults that its own warnings announce. The present default, accuracy, does not separate A from the rest.
+    # The defaults that scikit-learn's warnings announce. The present default, accuracy, does not separate A from the
+    # rest.
     coming = {"scoring": "neg_log_loss", "l1_ratios": (0.0,), "use_legacy_attributes": False, "max_iter": 1000}
     for name, make in {
         "LogisticRegression": lambda: make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)),
@@ -221,7 +227,7 @@ def of_fcnd(weight: Any, bias: Any) -> Iterator[Rival]:
 
 
 def of_pyod(weight: Any, bias: Any) -> Iterator[Rival]:
-    """Yield detectors of outliers that scikit-learn has not."""
+    """Yield outlier detectors that scikit-learn does not have."""
     from pyod.models import copod, ecod, hbos, knn, pca
 
     detectors = (copod.COPOD(), ecod.ECOD(), hbos.HBOS(), knn.KNN(), pca.PCA())
@@ -242,7 +248,8 @@ def members(weight: Any, name: str, member: Callable[[Any, Any], Any]) -> Iterat
     """Yield a classifier of A against B and the mix (AdaDetect), on three kinds of columns.
 
     The columns are the features, the features and scores, or the direction and distance of the standardised features
-    and the scores. `member` maps columns (n, p) and which rows are of A (n,) to how much each row looks like one of A.
+    and the scores. `member` takes columns (n, p) and a mask of the rows of A (n,), and returns how much each row
+    resembles the rows of A.
     """
     from sklearn.decomposition import PCA
 
@@ -272,17 +279,17 @@ def members(weight: Any, name: str, member: Callable[[Any, Any], Any]) -> Iterat
 
     kinds = ("features", "features + scores", DIRECTION)
     ways = views(weight, MORE_COMPONENTS)
-    if name != "LogisticRegression":  # The others take longer, forests longest.
+    if name != "LogisticRegression":  # Other classifiers take longer, and forests longest.
         kinds, ways = kinds[2:] if "depth" in name else kinds[::2], ways[-1:]
     for kind, (tag, k) in product(kinds, ways):
         budget = BUDGET_OF_LOGISTIC if name.startswith("Logistic") else BUDGET
         if name == "LogisticRegression" and kind == DIRECTION:
-            budget = math.inf  # The closest rival.
+            budget = math.inf  # The closest rival gets all splits.
         yield Rival(f"{name}, {kind}{tag}", "A, B, mix", partial(scores, kind, k), budget)
 
 
 def outliers(weight: Any, detectors: tuple[Any, ...], other: str, own: str = "", sign: int = 1) -> Iterator[Rival]:
-    """Yield detectors that see features only, fitted on the mix (whose rows they then score) and on the reference."""
+    """Yield detectors that use features only, fitted on the mix, whose rows are then scored, or on the reference."""
     from sklearn.base import clone
     from sklearn.decomposition import PCA
 
@@ -290,7 +297,7 @@ def outliers(weight: Any, detectors: tuple[Any, ...], other: str, own: str = "",
         learn, scored = np.float64(reference.features), np.float64(rows.features)
         if k is not None:
             learn, scored = map(PCA(k, random_state=SEED).fit(learn).transform, (learn, scored))
-        # A fresh one: fitted again, ECOD and COPOD still count the rows before.
+        # Clone the detector, because ECOD and COPOD keep the rows of earlier fits.
         return clone(detector).fit(learn), scored
 
     def of_reference(detector: Any, k: int | None, reference: Outputs, rows: Outputs) -> Any:
@@ -304,12 +311,12 @@ def outliers(weight: Any, detectors: tuple[Any, ...], other: str, own: str = "",
     for detector, (tag, k), given in product(detectors, views(weight, COMPONENTS)[-1:], ("mix", "A")):
         name = type(detector).__name__
         scores = partial(of_mix if given == "mix" else of_reference, detector, k)
-        # ECOD and COPOD rank the rows that they score among themselves.
+        # In ECOD and COPOD, the score of a row depends on the other rows scored with it.
         yield Rival(name + tag, given, scores, BUDGET_OF_OUTLIERS, by_mix=name in ("ECOD", "COPOD"))
 
 
 def views(weight: Any, components: int) -> list[tuple[str, int | None]]:
-    """Return the ways the features go in: a tag, and a number of components or all."""
+    """Return the versions of the features to use: a tag for the name, and the number of components (None: all)."""
     return [("", None), (f", {components} PCs", components)][: 1 + (weight.shape[1] > WIDE)]
 
 
@@ -387,7 +394,7 @@ def measure(folder: Path, library: str, splits: int, done: set[tuple[str, str]])
 
 
 def summary(found: list[dict[str, dict[str, float]]]) -> Row:
-    """Return [mean, standard error] over the splits: of each set, and of the mean of sets without and with noise."""
+    """Return [mean, standard error] over the splits, for each set and for the means without and with noise sets."""
     names = list(found[0])
     real = [name for name in names if "noise" not in name]
     metrics = [metric for metric in METRICS if metric in found[0][names[0]]]
@@ -400,7 +407,7 @@ def summary(found: list[dict[str, dict[str, float]]]) -> Row:
 
 
 def over_splits(values: Any) -> list[float | None]:
-    """Return the mean and its standard error, None for a single split."""
+    """Return the mean and its standard error. The standard error of a single split is None."""
     n = len(values)
     return [round(float(np.mean(values)), 5), round(float(np.std(values, ddof=1)) / n**0.5, 5) if n > 1 else None]
 
@@ -447,12 +454,12 @@ KINDS: dict[str, Callable[[Row], bool]] = {
 
 
 def is_ours(row: Row, given: str) -> bool:
-    """Return whether a row is of a detector of truing that was given exactly this."""
+    """Return whether a row belongs to a detector of truing that learns from `given`."""
     return row["library"] == "truing" and row["given"] == given
 
 
 def is_rival(row: Row, *given: str) -> bool:
-    """Return whether a row is of a rival that was given one of these."""
+    """Return whether a row belongs to a rival that learns from one of the values in `given`."""
     return row["library"] != "truing" and (not given or row["given"] in given)
 
 

@@ -30,14 +30,14 @@ NETWORKS = {
     "cifar10-densenet100": ("cifar10-test-5000", False),
     "imagenet-efficientnet-lite0": ("imagenet-val-5000", False),
 }
-OUT_ROWS = (0, 25, 100, 300, 500, 10**6)  # The last is a whole set.
+OUT_ROWS = (0, 25, 100, 300, 500, 10**6)  # The last number stands for a whole set.
 SPLITS = 10
 
 Row = dict[str, Any]
 
 
 def read(network: str, name: str) -> truing.Outputs:
-    """Return outputs of one set. One file has labels of another length; these are left out."""
+    """Return outputs of one set. Labels of the wrong length, which one file has, are omitted."""
     with np.load(DATA / "banks" / network / f"{name}.npz") as file:
         features, logits, labels = file["features"], file["logits"], file.get("labels")
     return truing.Outputs(features, logits, labels if labels is not None and len(labels) == len(features) else None)

@@ -81,7 +81,7 @@ def quality(width: int) -> Iterator[dict[str, Any]]:
 
 
 def images() -> Iterator[dict[str, Any]]:
-    """Yield the same numbers for image features: 2,500 rows of ImageNet, 1,000 others, 2,500 as reference."""
+    """Yield AUROC and shares of refused rows: 2,500 ImageNet images, 1,000 other images, 2,500 as reference."""
     whole = Outputs.load(IMAGES / "imagenet-val-5000.npz")
     order = np.random.default_rng(0).permutation(len(whole))
     test, reference = whole[order[:2500]], whole[order[2500:]]
@@ -121,7 +121,7 @@ def cost(width: int, rows: int) -> dict[str, Any]:
     outputs = Outputs(widened(whole.features[order], width), whole.logits[order])
     test, reference = outputs[:rows], outputs[rows:]
     truing.detect(test[:300], reference[:300], false_alarm=0.05, components=8)  # Load all libraries.
-    Path("/proc/self/clear_refs").write_text("5")  # Restart the record of the peak, as Linux does.
+    Path("/proc/self/clear_refs").write_text("5")  # Reset the peak memory of this process (Linux).
     before, start = kilobytes("VmHWM"), process_time()
     truing.detect(test, reference, method="contrast", base="msp", false_alarm=0.05)
     seconds, peak = process_time() - start, kilobytes("VmHWM")
@@ -150,7 +150,7 @@ def measured(want: Sequence[str]) -> Iterator[dict[str, Any]]:
         yield from images()
     if "cost" in want:
         for width in WIDTHS:
-            for rows in ROWS:  # Peak memory is that of a process, so each has its own.
+            for rows in ROWS:  # Peak memory is measured per process, so each run has its own process.
                 command = [sys.executable, __file__, "--one", str(width), str(rows)]
                 yield json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)  # noqa: S603
 

@@ -71,7 +71,7 @@ CASES = (
 
 @dataclass(frozen=True)
 class Row:
-    """Of a network and a fit: rows, the range of their scores, the largest errors, and decisions that differ."""
+    """The result of a network and a fit: rows, range of scores, largest errors, and number of different decisions."""
 
     bank: str
     fit: str
@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def measured(case: Case) -> Iterator[Row]:
-    """Yield what each fit's score becomes in both networks."""
+    """Yield the result of each fit, folded into the ONNX network and the torch model."""
     network = trained(case)
     images = np.concatenate([images_of(case, which) for which in case.images])
     with TemporaryDirectory() as place:
@@ -125,7 +125,7 @@ def images_of(case: Case, which: str) -> Images:
 def write_onnx(network: torch.nn.Module, images: Images, file: Path) -> None:
     """Write the network as ONNX, for any number of rows."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # The exporter that needs no further package is an old one, and says so.
+        warnings.simplefilter("ignore")  # The exporter without further packages warns that it is old.
         torch.onnx.export(
             network,
             (torch.from_numpy(images),),
@@ -150,7 +150,7 @@ def fits(case: Case) -> Iterator[tuple[str, Fit]]:
 
 
 def errors(case: Case, network: torch.nn.Module, file: Path, images: Images) -> Iterator[Row]:
-    """Yield the largest errors of both networks, against the fits' own scores of what these networks give."""
+    """Yield the largest differences between a folded network's scores and the fit's scores of the same outputs."""
     parts = [images[start : start + BATCH] for start in range(0, len(images), BATCH)]
     (head,) = (node for node in onnx.load(file).graph.node if "logits" in node.output)
     outputs = truing.onnx.extract(file, images, features=head.input[0], logits="logits", batch=BATCH)

@@ -26,7 +26,7 @@ DRAWS = 5
 
 
 def minus_norm(outputs: truing.Outputs) -> Rows:
-    """Return a base score for rows that differ in norm."""
+    """Return minus the norm of each row: a base score for sets that differ in norm."""
     norms: Rows = -np.linalg.norm(outputs.features, axis=1)
     return norms
 

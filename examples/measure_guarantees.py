@@ -28,7 +28,7 @@ LEVEL, ROWS, LORD_ROWS, SEED = 0.05, 32, 32_000, 15
 
 
 class Bank(NamedTuple):
-    """Where rows come from, how many are fitted, and how many are the reference."""
+    """The sets of a bank, the number of fitted rows, and the number of reference rows."""
 
     network: str
     inside: str
@@ -44,7 +44,7 @@ BANKS = [
     Bank("imagenet-efficientnet-lite0", "imagenet-val-5000", ("dtd10", "scenes"), 1000, 2500),
 ]
 
-# The share of out rows, and in which batches of each thousand.
+# The share of out rows in a batch, and the number of batches with out rows in each thousand.
 STREAMS = {
     "none out": (0.0, 1000),
     "1 % out": (0.01, 1000),
@@ -81,7 +81,7 @@ def by_batch(decide: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def lord(p: Any) -> Any:
-    """Return what LORD++ refuses, within the first rows."""
+    """Return which of the first rows LORD++ refuses."""
     level = LEVEL * 6 / np.pi**2
     method = LordPlusPlus(level, level / 2)
     return np.array([method.test_one(float(value)) for value in p[:LORD_ROWS]])
@@ -114,12 +114,12 @@ def measured(bank: Bank, repetitions: int, batches: int) -> Iterator[str]:
 
 
 def shares(refused: Any, is_out: Any) -> tuple[float, float]:
-    """Return the false share of the refused rows, and the refused share of those that are out."""
+    """Return the share of refused rows that are in-distribution, and the share of out rows that are refused."""
     return (refused & ~is_out).sum() / max(1, refused.sum()), (refused & is_out).sum() / max(1, is_out.sum())
 
 
 def summary(pairs: list[tuple[float, float]]) -> str:
-    """Return means of both in per cent, with the standard error of the first, and of how many streams."""
+    """Return the FDR with its standard error and the power, as means in per cent, and the number of streams."""
     false, power = 100 * np.array(pairs).T
     return f"{false.mean():.2f} ± {false.std() / np.sqrt(len(false)):.2f} | {power.mean():.1f} | {len(false)}"
 

@@ -111,7 +111,7 @@ def sizes(rng: np.random.Generator) -> Iterator[Row]:
 
 
 def extremes(rng: np.random.Generator) -> Iterator[Row]:
-    """Yield how many rows are refused whose features and logits are 100 times too large."""
+    """Yield the share of refused rows among rows whose features and logits are 100 times too large."""
     inside = drawn("cifar10-test", rng)
     broken = inside[2000:2010]
     broken = Outputs(100 * broken.features, 100 * broken.logits)

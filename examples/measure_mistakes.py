@@ -1,4 +1,4 @@
-"""Measure natural first lines with `truing.sklearn.TruedDetector`, right and wrong ones, and how often it warns.
+"""Measure typical first calls of `truing.sklearn.TruedDetector`, right and wrong, and how often the detector warns.
 
 First, the digits 0 to 7 are in-distribution and 8 and 9 are not. Ten calls are compared, with gradient boosting.
 

@@ -113,7 +113,8 @@ SHIFTS = {  # ResNet-56 only; `amiss` names the file.
     "rows darkened": Situation(out=0.0, amiss="darkened"),
 }
 
-# The situations that should have each note, and those that should not, if these are not all usual situations.
+# The situations in which each note should be given. A note should not be given in the situations in SHOULD_NOT or, if
+# the note is not listed there, in USUAL.
 SHOULD = {
     "rate": ["reference of 12"],
     "few rows": ["10 rows", "50 rows", "50 rows, reference of 60"],
@@ -180,7 +181,7 @@ def judged(rows: Outputs, is_out: Any, reference: Outputs, method: str) -> dict[
 
 
 def summary(ones: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return means over mixtures. For mixtures with a lower AUROC, and without, count those with the note "hurts".
+    """Return means over mixtures. Count the notes "hurts" where truing lowered the AUROC, and where it did not.
 
     Situations without out rows, or with out rows only, have no AUROC.
     """

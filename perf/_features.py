@@ -1,4 +1,4 @@
-"""Rows for the scripts: outputs of real networks where there are enough of them, and synthetic rows for other sizes."""
+"""Rows for the scripts: outputs of real networks if there are enough rows, and synthetic rows for other sizes."""
 
 import os
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""Rows of the tables: a measurement of truing, a rival's, the target, and whether the target is met.
+"""Rows of the tables: measurements of truing and of a rival, the target, and whether the target is met.
 
-A script prints its rows. With --json FILE it also stores them, in place of the rows that it stored before.
+A script prints its rows. With --json FILE it also stores the rows, in place of the rows of its earlier run.
 """
 
 import argparse
@@ -39,7 +39,7 @@ class Row:
     note: str = ""
 
     def aiming(self, bound: str, is_within: bool, also: str = "", ok: bool = True) -> "Row":
-        """Return the row with a target of up to two parts, and whether both are met."""
+        """Return the row with a target of up to two parts, and whether all parts are met."""
         target = ", ".join(filter(None, (bound, also)))
         return replace(self, target=target, met=bool(is_within and ok) if target else None)
 
@@ -85,12 +85,12 @@ def value(work: str, ours: Measure, at_most: float | None = None, *, note: str =
 
 
 def skipped(work: str, reason: object) -> Row:
-    """Return the row of work that was not done, with the reason."""
+    """Return a row that says why a measurement was skipped."""
     return Row(work, None, note=f"skipped: {reason}")
 
 
 def report(measure: Callable[[], Iterable[Row]], *rivals: str) -> None:
-    """Run a script: print its rows and store them with --json FILE. `rivals` are the packages to store versions of."""
+    """Run a script: print its rows and store them with --json FILE. The versions of `rivals` are stored, too."""
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--json", type=Path, metavar="FILE", help="store the rows in FILE, one JSON object per line")
     file = parser.parse_args().json

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from threadpoolctl import threadpool_limits
 
 REPEATS = 5
-SLOW_SECONDS = 10.0  # A function that takes longer runs twice.
+SLOW_SECONDS = 10.0  # A slower function runs only twice.
 STATUS = Path("/proc/self/status")
 
 
@@ -35,7 +35,7 @@ class Measure:
 
 
 def race(*functions: Callable[[], object], repeats: int = REPEATS) -> list[Measure]:
-    """Return the median time of each function. The functions take turns, so that noise affects all of them."""
+    """Return the median time of each function. The functions take turns, so that noise affects all functions alike."""
     times: list[list[float]] = [[] for _ in functions]
     with threadpool_limits(1):
         for repeat in range(repeats):
@@ -49,7 +49,7 @@ def race(*functions: Callable[[], object], repeats: int = REPEATS) -> list[Measu
 
 
 def peak(work: Callable[..., object], arguments: Sequence[Any], small: Sequence[Any]) -> Measure:
-    """Return the memory that work(*arguments) holds beyond its arguments, at most, in a fresh process.
+    """Return the peak memory of work(*arguments) in a fresh process, without the memory of the arguments.
 
     The process runs work(*small) first, so that libraries and their buffers do not count.
     """
@@ -69,7 +69,7 @@ def _peak(work: Callable[..., object], arguments: Sequence[Any], small: Sequence
 
 
 def _return_free_memory() -> None:
-    """Make the C library return free memory to the system: memory that is used again would not count otherwise."""
+    """Make the C library return free memory to the system: otherwise, reused memory would not count."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

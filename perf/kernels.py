@@ -65,7 +65,7 @@ JOBS: dict[str, Callable[[], object]] = {
 
 
 def seconds(job: str) -> float:
-    """Return the time of one run."""
+    """Run a job once and return its time in seconds."""
     truing.threads(1)
     start = perf_counter()
     JOBS[job]()
@@ -73,7 +73,7 @@ def seconds(job: str) -> float:
 
 
 def pool(kernels: str) -> ProcessPoolExecutor:
-    """Return a process that uses these kernels; its first task starts it."""
+    """Return a pool with one running process that uses these kernels."""
     os.environ["TRUING_KERNELS"] = kernels
     process = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
     process.submit(int).result()

@@ -93,7 +93,7 @@ def our_kept(features: np.ndarray, scores: np.ndarray) -> np.ndarray:
 
 
 def smallest(values: np.ndarray) -> np.ndarray:
-    """Return a mask of the kept share of the rows, those with the smallest magnitudes."""
+    """Return a mask of the values with the smallest magnitudes, a share `KEEP` of all."""
     kept = np.zeros(len(values), dtype=bool)
     kept[np.argsort(np.abs(values), kind="stable")[: int(KEEP * len(values) + 1e-9)]] = True
     return kept

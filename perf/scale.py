@@ -100,7 +100,7 @@ def detected(folder: Path, method: str) -> int:
 
 
 def plain_loop(folder: Path) -> np.ndarray:
-    """Return Σ xxᵀ of x = [features, score, 1]."""
+    """Return Σ xxᵀ over all rows, where x = [features, score, 1]."""
     total = np.zeros((COLUMNS + 2, COLUMNS + 2))
     for features, logits in batches(folder):
         x = np.ones((len(features), COLUMNS + 2))

@@ -46,7 +46,7 @@ INFER = "/v2/models/truing/infer"
 
 
 class Work(NamedTuple):
-    """Batches of `rows` rows and `features` columns, learned by a method, `requests` of them in a turn."""
+    """A load: `requests` batches per turn, each of `rows` rows and `features` columns, learned by `method`."""
 
     rows: int
     features: int
@@ -187,7 +187,7 @@ def _request(rows: Outputs) -> bytes:
 
 
 async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> float:
-    """Send a request, read its answer, and return the time that both took."""
+    """Send a request, read its answer, and return the seconds from sending to the end of the answer."""
     start = perf_counter()
     writer.write(request)
     head = await reader.readuntil(b"\r\n\r\n")

@@ -60,7 +60,7 @@ def measure() -> Iterator[Row]:
 
 
 def one_stream(d: int, dead: float, target: float, work: str) -> Row:
-    """Return the row of a stream by both sides; a share of the units is dead, that is zero in all rows."""
+    """Return the table row of a stream by both sides. A share of the units is dead: zero in all rows."""
     features, scores = with_dead_units(like_a_network(BATCH * BATCHES, d), dead)
     parts = [slice(start, start + BATCH) for start in range(0, len(scores), BATCH)]
     batches = [Outputs(features[part], scores=scores[part]) for part in parts]
@@ -112,7 +112,7 @@ def by_algorithm_3(d: int, batches: list[Outputs], timed: list[int]) -> tuple[di
 
 
 def one_row(name: str, call: Callable[[Detector, Outputs], object], at_most: float | None = None) -> Row:
-    """Return the row of a call with one row of 64 features and 10 logits, `Outputs` included."""
+    """Return the table row of a call with one row of 64 features and 10 logits, `Outputs` included."""
     rows = synthetic_outputs(LEARNED + 1_000, 64)
     detector, times = Detector(), []
     detector.learn(rows[:LEARNED])
@@ -124,7 +124,7 @@ def one_row(name: str, call: Callable[[Detector, Outputs], object], at_most: flo
 
 
 def one_batch(method: str) -> Row:
-    """Return the row of a batch that is learned and decided."""
+    """Return the table row of a batch that is learned and decided."""
     rows = synthetic_outputs(REFERENCE + BATCH * BATCHES, 64)
     detector, times = Detector(method=method), []
     detector.calibrate(rows[:REFERENCE])

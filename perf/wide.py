@@ -22,7 +22,7 @@ from truing.regression.robust import trust_order
 AGREEMENT = 1e-8
 COMPONENTS, REFERENCE = 64, 500
 BATCH, BATCHES = 32, 64
-FIT_SECONDS = 0.05  # Beside twice the time of lstsq.
+FIT_SECONDS = 0.05  # Allowed on top of twice the time of lstsq.
 COMPONENT_SECONDS, ROBUST_SECONDS, DETECT_SECONDS, BATCH_SECONDS = 0.3, 0.5, 0.5, 0.15
 
 Function = Callable[[], np.ndarray]
@@ -59,13 +59,13 @@ def real_rows(outputs: truing.Outputs) -> Iterator[Row]:
 
 
 def spread(outputs: truing.Outputs, n: int) -> truing.Outputs:
-    """Return n of the rows, evenly spread and then shuffled, so that all sets are in every part."""
+    """Return n evenly spaced rows in random order, so that every part has rows of all sets."""
     rows = np.linspace(0, len(outputs) - 1, n).astype(int)
     return outputs[np.random.default_rng(0).permutation(rows)]
 
 
 def direct(kind: str, rows: truing.Outputs) -> Row:
-    """Return the row of `fit_direct` beside `lstsq`."""
+    """Return the table row of `fit_direct` beside `lstsq`."""
     features, scores = rows.features.astype(np.float64), truing.msp(rows.logits)
     work = f"fit_direct, {_size(features)} {kind} rows"
     ours, theirs, apart = compared(
@@ -77,7 +77,7 @@ def direct(kind: str, rows: truing.Outputs) -> Row:
 
 
 def with_components(kind: str, rows: truing.Outputs, seconds: float | None = None) -> Row:
-    """Return the row of `fit_direct` with components beside `lstsq` after an SVD."""
+    """Return the table row of `fit_direct` with components beside `lstsq` after an SVD."""
     features, scores = rows.features.astype(np.float64), truing.msp(rows.logits)
 
     def dense() -> np.ndarray:
@@ -91,7 +91,7 @@ def with_components(kind: str, rows: truing.Outputs, seconds: float | None = Non
 
 
 def robust(kind: str, rows: truing.Outputs) -> Row:
-    """Return the row of `fit_robust` beside `lstsq` of the rows that it keeps."""
+    """Return the table row of `fit_robust` beside `lstsq` of the rows that `fit_robust` keeps."""
     features, scores = rows.features.astype(np.float64), truing.msp(rows.logits)
     kept = trust_order(features, scores)[: kept_rows(KEEP, len(scores))]
     ours, theirs, apart = compared(
@@ -104,7 +104,7 @@ def robust(kind: str, rows: truing.Outputs) -> Row:
 
 
 def whole_job(kind: str, rows: truing.Outputs) -> Row:
-    """Return the row of `detect` with a reference, beside `lstsq` of all rows."""
+    """Return the table row of `detect` with a reference, beside `lstsq` of all rows."""
     reference, some = rows[:REFERENCE], rows[REFERENCE:]
     scores = truing.msp(rows.logits)
     ours, theirs, apart = compared(
@@ -117,7 +117,7 @@ def whole_job(kind: str, rows: truing.Outputs) -> Row:
 
 
 def stream(kind: str, rows: truing.Outputs) -> Row:
-    """Return the row of a stream from its first batch on. It crosses from fewer rows than columns to more."""
+    """Return the table row of a stream that starts with fewer rows than columns and ends with more."""
     detector, times = truing.Detector(method="dlr"), []
     detector.calibrate(rows[:REFERENCE])
     for first in range(REFERENCE, len(rows), BATCH):
@@ -141,21 +141,21 @@ def stream(kind: str, rows: truing.Outputs) -> Row:
 
 
 def fitted(features: np.ndarray, scores: np.ndarray, others: np.ndarray | None = None) -> np.ndarray:
-    """Return the scores that `lstsq` of the centred rows predicts for these rows, or for others."""
+    """Return the scores that `lstsq` of the centred rows predicts for these rows, or for `others`."""
     centre = features.mean(axis=0)
     coef = np.linalg.lstsq(features - centre, scores - scores.mean(), rcond=None)[0]
     return ((features if others is None else others) - centre) @ coef + scores.mean()
 
 
 def compared(ours: Function, theirs: Function, scores: np.ndarray) -> tuple[Measure, Measure, float]:
-    """Return both times, and the largest difference of the results as a share of the scores' spread."""
+    """Return the time of each function, and the largest difference of the results as a share of the scores' spread."""
     apart = difference(ours(), theirs()) / scores.std()
     mine, rival = race(ours, theirs)
     return mine, rival, float(apart)
 
 
 def bounded(work: str, rival: str, ours: Measure, theirs: Measure, apart: float, seconds: float | None) -> Row:
-    """Return the row of work with a bound on its time and on the difference from dense algebra."""
+    """Return a table row with a bound on its time and on the difference from dense algebra."""
     row = Row(work, ours, rival, theirs, ours.value / theirs.value, note=f"scores differ by {apart:.0e}")
     bound = "" if seconds is None else f"≤ {seconds:g} s"
     is_fast = seconds is None or ours.value <= seconds

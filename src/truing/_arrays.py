@@ -34,7 +34,7 @@ def as_numpy(values: Any, name: str) -> NDArray[Any]:
         return _copy_or_raise(values, name, error)
     except ValueError as error:
         raise ValueError(f"{name} must be a rectangular array of numbers: {error}") from None
-    if array.dtype.name == "bfloat16":  # A type of the package ml_dtypes, which JAX uses.
+    if array.dtype.name == "bfloat16":  # The dtype of the package ml_dtypes, which JAX uses.
         return array.astype(np.float32)
     return array if array.dtype != object else _from_objects(values, array, name)
 
@@ -44,7 +44,7 @@ def _package(values: Any) -> str:
 
 
 def _arrow_column(values: Any) -> Any:
-    """Return the Arrow column behind `values`, also from pandas, or None if there is none."""
+    """Return the Arrow column of `values`, a pyarrow or Arrow-backed pandas column; None for other values."""
     package = _package(values)
     if package == "pyarrow" and hasattr(values, "null_count"):
         return values
@@ -57,7 +57,7 @@ def _copy_or_raise(values: Any, name: str, error: Exception) -> NDArray[Any]:
     """Copy `values` from another device, or raise an error that says what to pass instead."""
     _reject_sparse(values, name)
     if str(getattr(values, "dtype", "")) == "torch.bfloat16" and not (values.requires_grad or values.is_meta):
-        return np.asarray(values.float().cpu())  # NumPy lacks bfloat16. Every bfloat16 is a float32.
+        return np.asarray(values.float().cpu())  # NumPy has no bfloat16. float32 represents its values exactly.
     device = _device(values)
     if device is not None:
         return _copy_to_cpu(values, name, device)
@@ -70,7 +70,7 @@ def _copy_or_raise(values: Any, name: str, error: Exception) -> NDArray[Any]:
 
 
 def _from_objects(values: Any, objects: NDArray[Any], name: str) -> NDArray[Any]:
-    """Return numbers from values that NumPy converts to an object array, if they contain numbers."""
+    """Return the numbers in `values`, or `objects`, their NumPy object array, if there is no known conversion."""
     _reject_sparse(values, name)
     device = _device(values)
     if device is not None:
@@ -97,7 +97,7 @@ def _device(values: Any) -> str | None:
     """Return the name of the device that holds the values, or None if the CPU can read them."""
     try:
         kind, number = values.__dlpack_device__()
-    except (AttributeError, TypeError, ValueError, RuntimeError, BufferError):  # No device, or an unknown one.
+    except (AttributeError, TypeError, ValueError, RuntimeError, BufferError):  # The library names no device.
         return None
     return None if int(kind) in _READABLE else f"{_DEVICES.get(int(kind), f'device {int(kind)}')}:{number}"
 
@@ -105,7 +105,7 @@ def _device(values: Any) -> str | None:
 def _copy_to_cpu(values: Any, name: str, device: str) -> NDArray[Any]:
     try:
         return np.from_dlpack(values, device="cpu")
-    except Exception as error:  # Every library and driver raises its own type.
+    except Exception as error:  # Every library and driver raises its own exception type.
         reason = f"could not be copied from there ({_first_line(error)})"
         way = "get()" if hasattr(values, "get") else "cpu()"
         raise TypeError(
@@ -116,7 +116,7 @@ def _copy_to_cpu(values: Any, name: str, device: str) -> NDArray[Any]:
 
 def _from_table(table: Any, objects: NDArray[Any], name: str) -> NDArray[Any]:
     """Return the numbers of a pandas table whose columns have different dtypes."""
-    # Converted one by one, nullable columns become numbers, with NaN for missing values.
+    # Convert each column separately, so that nullable columns become numbers, with NaN for missing values.
     columns = [np.asarray(table.iloc[:, place]) for place in range(objects.shape[1])]
     for place, column in enumerate(columns):
         if column.dtype.kind not in "biuf":

@@ -1,4 +1,4 @@
-"""Notice features and logits that were passed in each other's place."""
+"""Warn if features were passed as logits and logits as features."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ import numpy as np
 from ._check import Floats, Matrix
 from ._warnings import warn
 
-# The fewest rows to judge, the rows whose signs are examined, the rows to regress for each column, and the most columns
-# to regress on: twice as many columns take eight times as long, 6 s for 2,048 columns and 30 s for 4,000.
+# The smallest number of rows that is checked, the number of rows whose signs are examined, the number of rows per
+# column in a regression, and the largest number of columns in a regression. Twice as many columns take about eight
+# times as long: 6 s for 2,048 columns and 30 s for 4,000.
 _FEWEST_ROWS = 16
 _ROWS_OF_SIGNS = 256
 _ROWS_PER_COLUMN = 2
 _MOST_COLUMNS = 2048
 
-# A linear function of the regressors leaves at most the first share of the variance unexplained: on six networks 1e-7,
-# which is the rounding error of float16. Features are at least 0.05 away from linear functions of fewer logits.
+# Targets count as a linear function of the regressors if the unexplained share of their variance is at most `_EXACT`,
+# and as no linear function if the share is at least `_CLEARLY_NOT`. On six networks, linear functions leave a share of
+# 1e-7, the rounding error of float16, and features regressed on fewer logits leave at least 0.05.
 _EXACT, _CLEARLY_NOT = 1e-4, 1e-3
 
-# Random combinations of columns that are regressed in place of all columns.
+# The number of random combinations of the target columns that are regressed instead of all target columns.
 _COMBINATIONS = 8
 
 
@@ -35,8 +37,8 @@ def _reason(features: Matrix, logits: Matrix) -> str | None:
         return None
     if _are_activations(_evenly(logits, _ROWS_OF_SIGNS)) and _evenly(features, _ROWS_OF_SIGNS).min() < 0:
         return "the logits look like activations of a ReLU, non-negative with zeros, and the features do not"
-    # The logits of a linear head are a linear function of its features. The features are no linear function of fewer
-    # logits. If there are more logits than features, look for features and logits with exchanged roles.
+    # The logits of a linear head are a linear function of its features. The features are not a linear function of fewer
+    # logits. If there are more logits than features, test whether the two have exchanged roles.
     width = logits.shape[1]
     if not features.shape[1] < width <= _MOST_COLUMNS or len(features) < _ROWS_PER_COLUMN * width:
         return None

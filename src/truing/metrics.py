@@ -1,8 +1,8 @@
 """Metrics of how well scores separate in- from out-of-distribution rows.
 
 Every function takes (scores_in, scores_out), so there are no labels to mix up. All values are shares in [0, 1] and
-exact under ties. They are computed from sums of integers over ranges of ascending scores. Scores in memory and scores
-in many files therefore give bitwise equal metrics.
+exact under ties. Metrics are computed from sums of integers over ranges of ascending scores. Scores in memory and
+scores in many files therefore give bitwise equal metrics.
 """
 
 from __future__ import annotations
@@ -72,11 +72,13 @@ def fpr_at_tpr(
 ) -> float:
     """Return the false-positive rate at a true-positive rate of `tpr`, under a named convention.
 
-    `at-least`: in-distribution rows are positive; the threshold is the largest one with a recall of at least `tpr`.
-    `paper`: in-distribution rows are positive; the recall is the one nearest to `tpr`, and the higher one in a tie.
-    Among thresholds of equal recall the lowest is used, as in the reference code of many papers on this subject.
-    `ood-positive`: out-of-distribution rows are positive; the result is the share of in-distribution rows rejected
-    when at least `tpr` of the out-of-distribution rows are rejected. It differs from the other two by several points.
+    - `at-least`: in-distribution rows are positive. The threshold is the largest one with a recall of at least `tpr`.
+    - `paper`: in-distribution rows are positive. The threshold has the recall nearest to `tpr`; if two recalls are
+      equally near, the higher recall. Among thresholds of equal recall, the lowest threshold is used, as in the
+      reference code of many papers on this subject.
+    - `ood-positive`: out-of-distribution rows are positive. The result is the share of in-distribution rows rejected
+      when at least `tpr` of the out-of-distribution rows are rejected. This share differs from the results of the other
+      two conventions by several percentage points.
 
     >>> fpr_at_tpr([4.0, 3.0, 2.0, 1.0], [2.5, 0.0], tpr=0.75)
     0.5
@@ -171,7 +173,7 @@ def evaluate(
 
 @dataclass(frozen=True)
 class RowCounts:
-    """Number of rows of each set."""
+    """The numbers of in-distribution rows (`inside`) and out-of-distribution rows (`outside`)."""
 
     inside: int
     outside: int
@@ -179,7 +181,7 @@ class RowCounts:
 
 @dataclass(frozen=True, eq=False)
 class ScoreCounts:
-    """How many rows of each set have scores up to each of some ascending, distinct scores (k,).
+    """The number of rows of each set that score at or below each of k ascending, distinct scores.
 
     The first entry of `up_to_in` and `up_to_out` (k + 1,) counts the rows below all of these scores.
     """
@@ -205,11 +207,11 @@ class ScoreCounts:
         return RowCounts(int(self.up_to_in[-1]), int(self.up_to_out[-1]))
 
     def part(self, start: int, stop: int) -> ScoreCounts:
-        """Return the counts of some of the scores."""
+        """Return the counts for the scores from index `start` up to `stop`."""
         return ScoreCounts(self.scores[start:stop], self.up_to_in[start : stop + 1], self.up_to_out[start : stop + 1])
 
     def joined(self, more: ScoreCounts) -> ScoreCounts:
-        """Return the counts of this range and the next one, whose first score may equal the last score here."""
+        """Return the counts over this range and the next range, `more`. The ranges may share one score."""
         last = len(self.scores) - int(self.scores[-1] == more.scores[0])
         return ScoreCounts(
             np.concatenate((self.scores[:last], more.scores)),
@@ -224,7 +226,7 @@ class Sums:
 
     `won` is twice the number of pairs in which the in row wins, where a tie counts as half a pair. `precision_in` and
     `precision_out` are sums of precisions over rows, in units of 2 ** -_PRECISION_BITS. `fpr95` is the best candidate
-    for the false-positive rate in this range, with its distance from the wanted recall.
+    for the false-positive rate in this range, or None if there is none.
     """
 
     won: int
@@ -288,7 +290,7 @@ class _Sorted:
         return RowCounts(len(self.inside), len(self.outside))
 
     def map_counts(self, work: Callable[[ScoreCounts], T]) -> list[T]:
-        """Return `work` of the counts of each range, in ascending order. Equal scores are in the same range."""
+        """Return the result of `work` for the counts of each range, in ascending order. No range splits a tie."""
         lowest, step = min(self.inside[0], self.outside[0]), _SCORES_OF_RANGE
         starts = np.unique(np.concatenate(([lowest], self.inside[step::step], self.outside[step::step])))
         cuts_in = [*np.searchsorted(self.inside, starts).tolist(), len(self.inside)]
@@ -308,7 +310,7 @@ def _fixed_point(shares: Floats) -> NDArray[np.int64]:
 
 
 def _exact_dot(counts: Counts, numbers: NDArray[np.int64]) -> int:
-    """Return the dot product of counts and integers of at most 2**60. It does not overflow below 2**33 rows."""
+    """Return the dot product of counts and integers of at most 2**60, without overflow below 2**33 rows."""
     half = _PRECISION_BITS // 2
     return (int(counts @ (numbers >> half)) << half) + int(counts @ (numbers & ((1 << half) - 1)))
 
@@ -322,7 +324,7 @@ def _fpr_at_least(counts: ScoreCounts, rows: RowCounts, tpr: float) -> Candidate
 
 
 def _fpr_nearest(counts: ScoreCounts, rows: RowCounts, tpr: float) -> Candidate | None:
-    # The thresholds are all scores from the lowest in-distribution score on, and the recall falls as they rise.
+    # The thresholds are the lowest in-distribution score and all higher scores. Recall falls as the threshold rises.
     first = np.searchsorted(counts.up_to_in[1:], 0, "right")
     below_in, below_out = counts.up_to_in[first:-1], counts.up_to_out[first:-1]
     if not len(below_in):

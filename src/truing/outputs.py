@@ -72,7 +72,7 @@ class Outputs:
 
     @classmethod
     def _of_checked(cls, columns: dict[str, Any], model: str | None) -> Outputs:
-        """Return outputs of columns that were validated before. Their numbers are not read again."""
+        """Return outputs with columns that are already validated. The numbers are not read again."""
         as_matrix_unchecked(columns["features"], "features")
         made = cls.__new__(cls)
         vars(made).update({name: columns.get(name) for name in NAMES}, model=model)
@@ -82,8 +82,8 @@ class Outputs:
     def load(cls, path: str | PathLike[str], *, features: str | None = None, logits: str | None = None) -> Outputs:
         """Read an `.npz`, Parquet or Arrow file, or a `features.npy` with the `.npy` files next to it.
 
-        `features` and `logits` are the names of these columns in the file, if the names differ. A pattern such as `f*`
-        joins all matching columns of numbers, in natural order: f2 before f10.
+        `features` and `logits` are the names of these columns in the file, if the file uses other names. A pattern such
+        as `f*` joins all matching columns of numbers, in natural order: f2 before f10.
         """
         named = {name: column for name, column in (("features", features), ("logits", logits)) if column is not None}
         columns: dict[str, Any] = read_columns(path, named=named)
@@ -146,7 +146,7 @@ class Outputs:
             if not -len(self) <= number < len(self):
                 raise IndexError(f"row must be from {-len(self)} to {len(self) - 1}, got {number}")
             rows = slice(number % len(self), number % len(self) + 1)
-        if isinstance(rows, np.ndarray) and rows.dtype == np.intp and rows.ndim == 1:  # Twice as fast as indexing.
+        if isinstance(rows, np.ndarray) and rows.dtype == np.intp and rows.ndim == 1:  # `take` is twice as fast.
             return Outputs._of_checked(
                 {k: column.take(rows, axis=0) for k, column in self._columns().items()}, self.model
             )

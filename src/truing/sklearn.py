@@ -46,8 +46,8 @@ FALSE_ALARM = 0.05
 # A random forest predicts probability 0 for a class without votes, and log(0) is not a valid logit.
 LEAST_PROBABILITY = 1e-3
 
-# The median shift of the columns, in standard deviations, and the median ratio of their standard deviations, from which
-# X and reference are taken to be preprocessed differently.
+# Thresholds from which X and reference are taken to be preprocessed differently: the median shift of the columns, in
+# standard deviations, and the median ratio of the columns' standard deviations.
 _SHIFT, _RATIO = 1.0, 3.0
 _NEARLY_ALL = 0.9  # the share of refused rows
 _LARGE_RATIO = 10.0  # the median ratio of standard deviations that out-of-distribution rows alone do not explain
@@ -87,7 +87,7 @@ FITTED_ROWS = (
     "fit_predict(X, reference=rows) for these rows, and predict for other rows"
 )
 
-# The start of a note that needs no action: a contrast that learned little ranks rows by the base score, as it should.
+# The start of a note that needs no action: a contrast that learned little ranks rows by the base score, as intended.
 _NO_ACTION = "contrast learned little"
 
 # Dtypes that are kept without conversion.
@@ -192,7 +192,7 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         ----------
         X
             The rows to decide, in- and out-of-distribution rows mixed. Without a reference, in-distribution rows that
-            the classifier was not trained on are as good.
+            the classifier was not trained on work equally well.
         y
             Ignored; present for compatibility with scikit-learn.
         reference
@@ -364,7 +364,7 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         return "none" if reference is None or len(reference) < fewest else "contrast"
 
     def _warnings(self, outputs: Outputs, reference: Outputs | None) -> Iterator[str]:
-        """Yield what the user must know about the fit."""
+        """Yield the messages of the warnings that `fit` itself issues."""
         if reference is None:
             if self.method == "auto":
                 yield NO_REFERENCE
@@ -390,13 +390,13 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
             warnings.filterwarnings("ignore", "X does not have valid feature names")
             try:
                 return is_memorised(outputs.features, outputs.logits, self._logits_of)
-            except Exception:  # A step within the classifier may reject midpoints: an array, and unseen categories.
+            except Exception:  # Midpoints are an array with unseen categories, which a step may reject.
                 return False
 
     def _has_other_steps(self, features: Matrix, reference: Matrix) -> bool:
         """Return whether the reference seems to be preprocessed differently from X.
 
-        Out rows can have other scales, too. So nearly all rows must be refused, or X must be exactly standardised.
+        Out rows can also have other scales, so nearly all rows must be refused, or X must be exactly standardised.
         """
         is_out = self.detection_.is_out
         is_suspicious = (is_out is not None and is_out.mean() > _NEARLY_ALL) or _is_standardised(features)
@@ -405,7 +405,7 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
     def _has_other_scales(self, features: Matrix, is_out: Bools) -> bool:
         """Return whether rows to predict seem to be preprocessed differently from the reference or the fitted rows.
 
-        Tree classifiers may accept all such rows. So a very different spread is enough, whatever the decisions are.
+        Tree classifiers may accept differently preprocessed rows, so a very different spread suffices by itself.
         """
         if len(features) < _ENOUGH_ROWS:
             return False
@@ -468,7 +468,7 @@ class KnnOfFittedRows:
 
 
 def _computed(features: Any, logits: Any) -> Outputs:
-    """Return features and the logits that were computed from them, so that they cannot be swapped."""
+    """Return `Outputs` of features and the logits computed from these features. No check for swapping is needed."""
     columns = {"features": as_matrix(features, "features"), "logits": as_matrix(logits, "logits")}
     check_same_rows(**columns)
     return Outputs._of_checked(columns, None)
@@ -482,7 +482,7 @@ def _rename_argument(name: str) -> Iterator[None]:
     except (TypeError, ValueError) as error:
         if name == "X":
             raise
-        # Not type(error): a UnicodeDecodeError, of text in bytes, cannot be created from a message.
+        # Not type(error): a UnicodeDecodeError, raised for text in bytes, cannot be created from a message.
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"{name} (called X here): {error}") from None
 
@@ -522,7 +522,7 @@ def _is_standardised(features: Matrix) -> bool:
 
 
 def _digest(features: Matrix) -> str:
-    """Return a digest that recognises the same features."""
+    """Return a digest for recognising the same features later."""
     return sha256(np.ascontiguousarray(features).data).hexdigest()
 
 

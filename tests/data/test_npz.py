@@ -137,7 +137,7 @@ def test_wrong_sizes_are_errors_or_change_nothing_and_take_no_extra_memory(
     write_zip(path, [(f"{name}.npy", npy(array)) for name, array in arrays.items()], compression)
     change_directory(path, member % len(rows), offset, value)
     allowed = max(npz.MAX_EXPANSION * path.stat().st_size, npz.ALWAYS_ALLOWED_BYTES)
-    with at_most(allowed + 4 * MEGABYTE):  # The directory and two chunks of a member come on top.
+    with at_most(allowed + 4 * MEGABYTE):  # The directory and two chunks of a member need extra memory.
         try:
             loaded = read_npz(path)
         except ValueError as error:

@@ -286,7 +286,7 @@ def test_an_error_of_a_pattern_names_the_unsuitable_columns(tmp_path):
     np.savez(arrays, f0=np.ones(2), f1=np.ones((2, 1)), f2=np.float64(1))
     with pytest.raises(ValueError, match=r"f\* must match only columns with one number per row, got f1, f2"):
         layout_of(arrays, ["f*"])
-    np.savez(arrays, f0=np.ones(5), f1=np.ones(1))  # NumPy would repeat the one number.
+    np.savez(arrays, f0=np.ones(5), f1=np.ones(1))  # NumPy would broadcast the single number.
     for read in (
         lambda: next(read_blocks(arrays, 4, ["f*"], "f*")),
         lambda: read_columns(arrays, named={"features": "f*"}),
@@ -430,7 +430,7 @@ def test_a_flipped_bit_is_an_error_or_changes_no_number(tmp_path, layout, where,
         assert part.name in error
         assert "\n" not in error
         return
-    for name, array in concatenated(blocks).items():  # The bit may belong to the date of a file.
+    for name, array in concatenated(blocks).items():  # The flipped bit may belong to the date of a file.
         np.testing.assert_array_equal(array, columns[name])
 
 
@@ -496,7 +496,8 @@ print(json.dumps({layout: [peak(part) for part in both] for layout, both in part
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from /proc")
 def test_ten_times_the_rows_need_no_more_memory(tmp_path, rng):
-    layouts = [layout for layout in LAYOUTS if layout != "npz deflated by-columns"]  # This layout is read whole.
+    # The layout "npz deflated by-columns" is not tested, because its parts are read whole.
+    layouts = [layout for layout in LAYOUTS if layout != "npz deflated by-columns"]
     parts = {layout: [] for layout in (*layouts, *(f"wide {layout}" for layout in WIDE))}
     for rows in (5_000, 50_000):
         columns = {
@@ -597,7 +598,7 @@ def test_a_folder_that_is_linked_twice_is_an_error(tmp_path):
     (tmp_path / "latest").symlink_to("0")
     with pytest.raises(ValueError, match=r"(latest|0) is the same folder as .*(0|latest): rows"):
         parts_of(tmp_path)
-    for number in range(1, 60):  # 2^60 paths lead to the one file.
+    for number in range(1, 60):  # 2^60 paths lead to the same file.
         (tmp_path / "deep" / str(number)).mkdir(parents=True)
         for name in "ab":
             (tmp_path / "deep" / str(number) / name).symlink_to(f"../{number - 1}" if number > 1 else "../../0")

@@ -1,4 +1,4 @@
-"""The paper's robust step, taken literally with its n×n projector, to compare the Huber regression with."""
+"""The paper's robust step, implemented literally with its n×n projector, for comparison with the Huber regression."""
 
 import numpy as np
 from sklearn.linear_model import lars_path

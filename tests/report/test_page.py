@@ -74,7 +74,7 @@ def test_the_page_shows_the_numbers_of_the_detection(job, options):
     assert f"{np.count_nonzero(result.is_out)} of 200 rows refused ({result.is_out.mean():.1%})." in html
     assert (numbers["rows"], numbers["features per row"]) == ("200", "64")
     assert (numbers["base score"], numbers["method"]) == (result.base, result.method)
-    assert numbers["reference rows that decide"] == f"{result.reference_rows:,}"
+    assert numbers["reference rows for p-values"] == f"{result.reference_rows:,}"
     assert numbers[RATES[result.rate.name]] == f"{100 * result.rate.value:g}%"
     assert numbers["refused rows"] == f"{np.count_nonzero(result.is_out)}"
     if result.method == "online":
@@ -95,7 +95,7 @@ def test_the_page_shows_the_numbers_of_the_detection(job, options):
 def test_without_a_reference_the_page_says_that_decisions_need_one(job):
     html = page_of(truing.detect(job[0]), job[0], None)
     assert "200 rows scored. Decisions need a reference." in html
-    assert not {"refused rows", "threshold", "reference rows that decide"} & set(numbers_of(html))
+    assert not {"refused rows", "threshold", "reference rows for p-values"} & set(numbers_of(html))
 
 
 @pytest.mark.parametrize("options", METHODS[:-1], ids=str)

@@ -24,7 +24,7 @@ class History:
         self.ids: dict[int, str] = {}
 
     def read(self, path: Path) -> None:
-        """Read the changes and request ids of a database that may be in use. A committed change must never differ."""
+        """Read the changes and request ids of a database that may be in use. Check that earlier ones are the same."""
         with closing(
             sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=30)
         ) as database:

@@ -20,7 +20,7 @@ import truing
 
 INFER = "/v2/models/truing/infer"
 FEATURES, CLASSES = 6, 3
-SECONDS = 60  # An event that takes longer will not happen.
+SECONDS = 60  # The longest wait for any event.
 
 # The environment of a child process that runs truing.
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(truing.__file__).parents[1])}
@@ -43,7 +43,7 @@ class Running:
         self.is_up = threading.Event()
         self.start_line = self.url = ""
         self.port = 0
-        self.clients: list[Any] = []  # They are closed at the end of `serving`.
+        self.clients: list[Any] = []  # `serving` closes the clients at its end.
         self._words = command(state, *width, *options)
 
     def launch(self) -> None:
@@ -80,7 +80,7 @@ class Running:
         return code
 
     def metric(self, name: str, model: str = "truing") -> float:
-        """Return a gauge or counter of a model that has no other labels."""
+        """Return the value of a gauge or counter whose only label is the model."""
         text = self.client.get("/metrics").text
         return float(re.search(rf'^{name}{{model="{model}"}} (\S+)$', text, re.MULTILINE)[1])
 

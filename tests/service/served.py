@@ -1,4 +1,4 @@
-"""Clients that retry until a service that is killed and started again has answered."""
+"""Clients that send a request again until it is answered, while the service is killed and restarted."""
 
 import http.client
 import io

@@ -285,7 +285,7 @@ def unlearned(service: Running, model: str, rows: Any) -> dict[str, Any]:
 
 
 def check_metadata(service: Running, received: dict[str, Any]) -> None:
-    """Check that Triton's client received the metadata that HTTP returns. Its JSON of gRPC has integers as strings."""
+    """Check that Triton's client received the metadata that HTTP returns. Its JSON for gRPC has integers as strings."""
 
     def comparable(value: Any) -> Any:
         if isinstance(value, dict):

@@ -30,7 +30,7 @@ from .damage import (
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder in memory, where that is possible: a damaged file needs no disk, and thousands of them would wait."""
+    """A folder in memory, if the system has one, because writing thousands of files to a disk would take long."""
     memory = Path("/dev/shm")
     with TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
         yield Path(name)

@@ -79,7 +79,7 @@ class Fuzzed:
         self._tidy()
 
     def _tidy(self) -> None:
-        """Keep the first model, and not too many others."""
+        """If the first model is missing or there are too many models, go back to the first model only."""
         names = [model["model"] for model in self._states]
         if "truing" in names and len(names) <= MOST_MODELS:
             return

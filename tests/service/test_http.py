@@ -329,7 +329,7 @@ def test_the_protocol_lists_models_and_their_only_version(service):
 
 
 def zipped_zeros() -> bytes:
-    """Return an `.npz` that unpacks to more than is allowed."""
+    """Return an `.npz` that unpacks to more bytes than the limit."""
     file = io.BytesIO()
     np.savez_compressed(file, features=np.zeros((BODY_LIMIT, FEATURES), np.float32))
     return file.getvalue()

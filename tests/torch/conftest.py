@@ -12,7 +12,7 @@ else:
     import torch
     from torch import nn
 
-    torch.set_num_threads(1)  # Small networks run slower on more.
+    torch.set_num_threads(1)  # Small networks run slower on more threads.
 
     class Small(nn.Module):
         """Convolution, BatchNorm, Dropout, pooling and a linear head; `other` comes later and is not the head."""
@@ -35,7 +35,7 @@ else:
 
 @pytest.fixture
 def network() -> Any:
-    """Return the network, in training mode as a fresh one is, with BatchNorm statistics of its own."""
+    """Return the network in training mode, like a new network, with BatchNorm statistics that are not the defaults."""
     torch.manual_seed(0)
     network = Small()
     network(2 + torch.randn(32, 3, 12, 12))
@@ -49,7 +49,7 @@ def images() -> Any:
 
 @pytest.fixture
 def everything() -> Callable[[Any], Any]:
-    """Return a function that lists all there is to a model: objects, numbers, flags, hooks, gradients and devices."""
+    """Return a function that lists the state of a model: objects, numbers, flags, hooks, gradients and devices."""
 
     def tensor(value: Any) -> Any:
         if value is None:

@@ -119,7 +119,7 @@ def test_a_wrapper_that_takes_any_names_gets_all_tensors():
 
 
 def test_features_belong_to_the_pooled_token_if_other_tokens_have_the_same_logits():
-    """In bfloat16, about one row in 500 has another token with the logits of the pooled one."""
+    """In bfloat16, about one row in 500 has another token with the same logits as the pooled token."""
     words, classifier = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, 2, bias=False)
 
     class Last(nn.Module):

@@ -58,7 +58,7 @@ def figure_of_report(scores_in: Floats, scores_out: Floats, threshold: float, au
 
 
 def roc_curve(scores_in: Floats, scores_out: Floats) -> tuple[Floats, Floats]:
-    """Return the accepted shares of out and of in rows at every threshold, from 0 to 1.
+    """Return the share of out rows and the share of in rows accepted at every threshold, in ascending order.
 
     >>> roc_curve(np.array([1.0, 3.0]), np.array([2.0]))
     (array([0., 0., 1., 1.]), array([0. , 0.5, 0.5, 1. ]))
@@ -102,7 +102,7 @@ def _densities(axes: Axes, sets: dict[str, Floats]) -> None:
 
 
 def _edges(lowest: float, highest: float) -> Floats:
-    """Return bin edges from `lowest` to `highest`, or around both if they are too close for distinct float64 edges."""
+    """Return bin edges from `lowest` to `highest`. A range too small for distinct float64 edges is widened."""
     least = 4 * _BINS * float(np.spacing(max(abs(lowest), abs(highest))))
     if highest - lowest < least:
         middle, half = lowest / 2 + highest / 2, max(0.5, least)

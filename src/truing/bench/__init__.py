@@ -1,1 +1,1 @@
-"""Measured comparisons on real features: cases -> rows -> tables, figures and a report."""
+"""Experiments on real features: cases produce rows, and rows become tables, figures and a report."""

@@ -1,4 +1,4 @@
-"""The embedded bank: outputs of an image network for CIFAR-10 and nine other sets, and of a text network.
+"""The embedded bank: outputs of an image network on CIFAR-10 and nine other sets, and outputs of a text network.
 
 Every file is an ordinary outputs file. samples/README.md describes each set and its origin.
 """
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..outputs import Outputs
 from ..sample import DATA, INSIDE, OUTSIDE, TEXT
 
-# The text sets: the file of each set, and which rows to take (every third sentence and so on).
+# The source file of each text set, and the step between the rows to take (3 takes every third sentence).
 TEXT_SOURCES = dict(zip(TEXT, (("test", 4), ("val", 3), ("oos-test", 2)), strict=True))
 # Text features and logits are rounded to these steps, so that the compressed files are small.
 FEATURE_STEP, LOGIT_STEP = 1 / 8, 1 / 4
@@ -29,7 +29,7 @@ class Bank:
 
 
 def bank(folder: Path = DATA) -> Bank:
-    """Return the bank of images in `folder`, by default the embedded one.
+    """Return the bank of images in `folder`, by default the embedded bank.
 
     >>> bank().outside["svhn"]
     Outputs(2,000 rows: features 64, logits 10)

@@ -190,7 +190,7 @@ def _run_case(args: argparse.Namespace, case: Case, setting: Setting, locate: "L
 
 
 def _settings(args: argparse.Namespace) -> list[tuple[Setting, "Locate", "Own"]]:
-    """Return the settings that the command names, each with a function that finds its files, and the user's scores."""
+    """Return the named settings, each with a function that finds its files and with the user's scores and methods."""
     from .experiments.own import Own, check_methods
     from .experiments.own_setting import read_setting
     from .experiments.tasks import in_folders
@@ -243,7 +243,7 @@ def run_report(args: argparse.Namespace) -> None:
         texts = [page.render(results)]
         if args.tables is not None:
             texts.append(markdown_of(results))
-    except (AttributeError, IndexError, KeyError, TypeError) as error:  # Rows of another program.
+    except (AttributeError, IndexError, KeyError, TypeError) as error:  # The rows were written by another program.
         reason = f"{type(error).__name__} {error}"
         raise ValueError(f"{args.results} must contain rows of truing bench run: {reason}") from None
     for path, text in zip(targets, texts, strict=True):
@@ -377,7 +377,7 @@ def _device(name: str | None) -> str:
 
     device = name or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        torch.ones(1, device=device).item()  # The device meta exists but cannot compute.
+        torch.ones(1, device=device).item()  # torch accepts the device `meta`, which cannot compute.
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"--device must be a device that torch can use, got {device}: {error}") from None
     return device

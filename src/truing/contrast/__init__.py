@@ -1,7 +1,7 @@
 """Contrast: learn from reference rows how out-of-distribution rows differ from them.
 
-A contrast starts from a base score, finds the test rows that look out by it, and learns how their features differ from
-the reference. The modules, in the order in which a fit uses them:
+A contrast starts from a base score, finds the test rows that look out by this score, and learns how the features of
+these rows differ from the reference. The modules, in the order in which a fit uses them:
 
     standard.py    base scores and features, standardised by the reference
     reference.py   the reference in two halves: one to learn from, one to rank scores against
@@ -61,7 +61,7 @@ def fit_contrast(
     """Return a score that is learned by comparing test rows with in-distribution reference rows.
 
     The fit learns from one half of the reference. The other half, the calibration half, is treated like the test rows,
-    so p-values of the test rows against its scores, `scores_in`, are valid.
+    so p-values of the test rows against `scores_in`, the scores of the calibration half, are valid.
 
     Parameters
     ----------
@@ -71,11 +71,11 @@ def fit_contrast(
         In-distribution rows that the network was not trained on.
     base, temperature, head
         The base score, the temperature of its softmax, and the network's last layer if the score needs it. The default
-        base score is gen. With a head, it is fdbd if fdbd puts clearly more test rows into the tail of the reference.
+        base score is gen, or with a head fdbd if fdbd puts clearly more test rows into the tail of the reference.
     components
         Learn in this number of leading principal components of the features. The default uses all features.
     calibration
-        Reference rows to rank scores against. The fit then learns from all rows of `reference`.
+        Reference rows to rank scores against. If they are given, the fit learns from all rows of `reference`.
     groups
         One label per reference row. All rows of a group (frames of a video, tiles of an image) go into the same half.
     rng

@@ -1,4 +1,4 @@
-"""Choose the base score of a contrast, gen or fdbd, by how many rows each puts into the tail of the reference."""
+"""Choose the base score of a contrast, gen or fdbd, by the number of rows in the tail of the reference."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..scores.rows import BaseScore
 from .standard import Standard
 from .tail import excess_of_counts, tail_counts, tail_levels
 
-# fdbd is chosen if its excess of rows in the tail is larger by more than this, in standard errors.
+# fdbd is chosen if its excess of rows in the tail, in standard errors, exceeds the excess of gen by more than this.
 _CLEAR_EXCESS = 1.0
 
 _BASES = ("gen", "fdbd")
@@ -29,7 +29,7 @@ class Candidate(NamedTuple):
 
 
 class TailCounts(NamedTuple):
-    """The number of rows, and for each candidate the number of rows that score at or below each of its levels."""
+    """The number of rows, and for each candidate the number of rows at or below each level of the candidate."""
 
     rows: int
     counts: NDArray[np.int64]
@@ -46,12 +46,12 @@ class TailCounts(NamedTuple):
         return cls(0, np.array([np.zeros(len(candidate.levels), np.int64) for candidate in candidates]))
 
     def plus(self, more: TailCounts) -> TailCounts:
-        """Return the sum of both counts."""
+        """Return the counts over both sets of rows."""
         return TailCounts(self.rows + more.rows, self.counts + more.counts)
 
 
 def has_choice(base: Base | None, temperature: float, head: Head | None) -> bool:
-    """Return whether the base score is chosen: `base` is not given, and fdbd has the head that it needs."""
+    """Return whether to choose between gen and fdbd: without `base`, with a head and at temperature 1."""
     return base is None and head is not None and temperature == 1.0
 
 

@@ -12,13 +12,13 @@ from ..outputs import Outputs, as_outputs
 from ..scores.rows import ScoredRows
 from .standard import Standard
 
-# A contrast of fewer test rows gets a note.
+# A fit to fewer test rows than this gets a note.
 _FEW_ROWS = 100
 
 # Below this trust, the score is mostly the base score.
 _LITTLE_TRUST = 0.5
 
-# A shift of the bulk, in standard errors, that gets a note.
+# A fit with little trust gets a note if the shift of the bulk exceeds this number of standard errors.
 _CLEAR_SHIFT = 6.0
 
 # The smallest penalty at twice the distance limit. `steepness` adds more than twice the largest slope of the score, so
@@ -81,7 +81,7 @@ class ContrastFit:
         return self.predict_scored(self.standard.scored(as_outputs(outputs, "outputs")))
 
     def predict_scored(self, rows: ScoredRows) -> Floats:
-        """Return the score (n,) of rows with base scores."""
+        """Return the score (n,) of rows whose base scores are already computed."""
         learned = self.standard.products(rows, self.coef)
         scores: Floats = self.standard.base_scores(rows) + learned - self._penalty(self.standard.distances(rows))
         return scores

@@ -34,8 +34,8 @@ _FEWEST_ROWS = 20
 class Evidence:
     """The standardised learning half of a reference, and its covariances, factored once.
 
-    `basis` (d, k) holds the leading principal components of these rows. If it is given, the learned direction lies in
-    its span.
+    `basis` (d, k) holds the leading principal components of the learning half. With a basis, the learned direction lies
+    in the span of the basis.
     """
 
     rows: ScoredRows
@@ -44,7 +44,7 @@ class Evidence:
 
     @classmethod
     def of(cls, standard: Standard, reference: ScoredRows, components: int | None) -> Evidence | None:
-        """Return the evidence of the learning half, or of a sample of it if it is large; None if it is too small."""
+        """Return the evidence of the learning half, sampled if the half is large, or None if the half is too small."""
         if len(reference) < FEWEST_REFERENCE_ROWS:
             return None
         basis = None if components is None else _leading_components(standard.features(reference), components)
@@ -100,7 +100,7 @@ class SplitReference:
 
     @property
     def guard(self) -> RowGuard:
-        """The test for rows that are too far from the reference to be learned, by their features."""
+        """The test for garbage rows, by the distance of their features from the reference."""
         return RowGuard(self.standard.scale, None)
 
     def fit(self, rows: ScoredRows) -> ContrastFit:
@@ -109,19 +109,19 @@ class SplitReference:
         return self.applied(self.learn(sample, with_calibration=True, share=share), rows=len(rows))
 
     def sample_of(self, rows: ScoredRows) -> tuple[ScoredRows, float]:
-        """Return the test rows, or a sample of them if they and B are many, and the share of rows in the sample."""
+        """Return a sample of the test rows and its share; the share is 1 unless the test rows and B are many."""
         share = self.share_of(len(rows))
         return sampled(rows, share, len(self.calibration) + np.arange(len(rows))), share
 
     def share_of(self, rows: int) -> float:
-        """Return the share of `rows` test rows that a fit uses. For sampling, the rows of B come first."""
+        """Return the share of the rows that a fit uses, given the number of test rows. The rows of B count as well."""
         return share_of(len(self.calibration) + rows, self.standard.dimensions)
 
     def learn(self, rows: ScoredRows, *, with_calibration: bool, share: float = 1.0) -> Learned | None:
         """Return how rows that look out differ from A, or None if there are too few rows to learn from.
 
-        `with_calibration` adds B to the test rows; use it if the fit also decides these rows. Otherwise neither B nor
-        the rows to decide may be part of the fit. `share` is the share of all test rows that are in `rows`.
+        `with_calibration` adds B to the test rows. Set it if the fit also decides the test rows. Otherwise neither B
+        nor the rows to decide may be part of the fit. `share` is the share of all test rows that are in `rows`.
         """
         if with_calibration:
             rows = sampled(self.calibration, share, np.arange(len(self.calibration))) + rows
@@ -133,7 +133,7 @@ class SplitReference:
         return self.evidence.learn(rows, self.standard)
 
     def applied(self, learned: Learned | None, *, rows: float) -> ContrastFit:
-        """Return the fit with a learned part, from `rows` test rows. Without a learned part, it is the base score."""
+        """Return the fit with a part learned from `rows` test rows. If `learned` is None, scores are base scores."""
         learned = Learned(np.zeros(self.standard.dimensions)) if learned is None else learned
         coef = learned.trust * learned.balance * learned.coef
         numbers = (learned.gain, learned.trust, learned.balance, learned.shift)

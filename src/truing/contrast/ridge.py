@@ -16,8 +16,8 @@ from ..regression.least_squares import row_products
 
 FOLDS = 5
 
-# The smallest standard deviation of a standardised column in four folds. If it is smaller, the variance of the column
-# comes from a few rows of the fold left out.
+# The lower bound on the standard deviation of a standardised column in four folds. If the deviation is smaller, the
+# variance of the column comes from a few rows of the left-out fold.
 _LEAST_DEVIATION = 0.5
 
 # The ridge, as a multiple of the sampling error of a covariance.
@@ -65,7 +65,10 @@ class FoldedCovariance:
         return cls(folds, tuple(map_blocks(solver, range(FOLDS + 1))))
 
     def solve(self, vectors: Floats) -> Floats:
-        """Return the solution (d, k) for each column of `vectors`. Column k is solved without fold k."""
+        """Return the solution (d, k) for each column of `vectors`.
+
+        Column k is solved without fold k, and the last column with all folds.
+        """
         with one_thread():
             return np.column_stack([solver.solve(vectors[:, k]) for k, solver in enumerate(self.solvers)])
 

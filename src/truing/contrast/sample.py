@@ -1,7 +1,7 @@
 """`RowSample`: a uniform sample of bounded size of all rows seen. Samples can be added, decayed and windowed.
 
 A sample keeps the rows whose key is below a share p (`KeyedRows`). Halving p removes about half of the rows. Dividing
-the keys by a decay factor, which is below 1, keeps that share of the old rows.
+the keys by a decay factor below 1 keeps about this share of the old rows.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ..scores.rows import KeyedRows, ScoredRows
 MOST_ROWS = 100_000
 MOST_NUMBERS = 2**25
 
-# The most rows and numbers that a stream keeps. If there are more batches than the last limit, they are joined.
+# The most rows and numbers that a stream keeps. If there are more than `_MOST_BATCHES` batches, they are joined.
 MOST_KEPT_ROWS = 8_192
 MOST_KEPT_NUMBERS = 2**22
 _MOST_BATCHES = 64
 
 
 def share_of(rows: int, dimensions: int) -> float:
-    """Return the share of the rows that a fit uses, if there are `rows` rows."""
+    """Return the share of `rows` rows that a fit uses."""
     return min(1.0, min(MOST_ROWS, max(MOST_NUMBERS // dimensions, 1)) / max(rows, 1))
 
 

@@ -53,7 +53,7 @@ class Standard:
     ) -> tuple[Standard, ScoredRows]:
         """Return the standard of reference rows, and these rows with their base scores.
 
-        If the base score compares rows with the reference (knn), each reference row is compared with the others only.
+        If the base score needs a reference, as knn does, each reference row is scored by other reference rows only.
         """
         head = copied_head(head)
         kept = reference._copied() if needs_reference(base) else None

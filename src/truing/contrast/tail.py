@@ -1,7 +1,8 @@
 r"""Learn from the tail: a linear discriminant between reference rows and the test rows that look out.
 
 Let A be the reference rows and Q the test rows, with standardised features x and base scores u (`Standard`). A test row
-looks out if its score s lies in a range where reference rows are rare:
+looks out if its score s lies in a range where reference rows are rare. With the empirical distribution functions
+$F_A$ and $F_Q$ of the scores, the weight
 
 $$ r_i = 1 - \min\bigl(1, F_A(s_i) / F_Q(s_i)\bigr) $$
 
@@ -47,7 +48,7 @@ _TOLERATED_SHIFT = 1.0
 _LOWEST_BALANCE, _HIGHEST_BALANCE = 0.25, 1.0
 _BALANCE_ROUNDS = 2
 
-# The total tail weight below which there is nothing to learn.
+# If the total tail weight is smaller, there is nothing to learn.
 _LEAST_WEIGHT = 1e-9
 
 
@@ -107,7 +108,7 @@ def learn(reference: ScoredRows, rows: ScoredRows, covariance: FoldedCovariance)
 
 
 def tail_weights(scores_in: Floats, scores: Floats) -> Floats:
-    """Return for each row (n,) the estimated share of out rows among the rows that score at most as high.
+    """Return for each row (n,) the estimated share of out rows among the rows with the same or a lower score.
 
     >>> tail_weights(np.array([1.0, 2.0, 3.0]), np.array([0.0, 2.0, 3.0])).round(3)
     array([1., 0., 0.])
@@ -162,7 +163,10 @@ def _balance(base_in: Floats, along_in: Floats, base: Floats, along: Floats) -> 
 
 
 def _shift(along_in: Floats, along: Floats, weights: Floats) -> float:
-    """Return the difference of two means in standard errors; `weights` (n,) are small for rows that look out."""
+    """Return the mean of `along_in` minus the weighted mean of `along`, in standard errors.
+
+    `weights` (n,) are small for rows that look out.
+    """
     total = float(weights.sum())
     if total <= _LEAST_WEIGHT:
         return 0.0

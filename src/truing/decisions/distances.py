@@ -55,7 +55,7 @@ class RowScale:
 
     @classmethod
     def of_size(cls, mean: Floats, mean_square: float) -> RowScale:
-        """Return the scale with the size of typical rows as the unit of all columns. If it is zero, no row is far."""
+        """Return the scale with the size of typical rows as the unit of all columns. With size 0, no row is far."""
         return cls(mean, np.full(len(mean), np.sqrt(mean_square) if mean_square > 0 else np.inf))
 
     def distances(self, features: Matrix) -> Floats:
@@ -82,8 +82,8 @@ class RowGuard:
     With a reference, feature distances are measured in standard deviations of the reference. Without one, the rows seen
     so far may be nearly identical, for example while a lens is covered, and ordinary rows would be 10,000 deviations
     away. Distances are then measured in the size of the rows seen so far, the root mean square of all their numbers.
-    For each of the six networks and each of its data sets as the rows seen so far, rows of the other sets are at most
-    4.6 sizes away.
+    On the six networks, if the rows seen so far are any one data set of a network, the rows of its other data sets are
+    at most 4.6 sizes away.
 
     Base scores are measured in sizes, because the deviation of the MSP is tiny if the network is sure of all rows.
     `scores` is None if base scores are not checked.
@@ -123,7 +123,7 @@ class RowGuard:
 
 
 def is_garbage(features: Matrix, scores: Floats, guard: RowGuard | None) -> Bools:
-    """Return whether each row (n,) is farther than `GARBAGE_DISTANCE` from typical rows. Without a guard, no row is."""
+    """Return whether each row (n,) is farther than `GARBAGE_DISTANCE` from typical rows; all False without a guard."""
     if guard is None:
         return np.zeros(len(scores), dtype=np.bool_)
     is_far: Bools = guard.features.distances(features) > GARBAGE_DISTANCE

@@ -4,22 +4,22 @@ r"""Drift alarm for a stream, with a bound on the probability of a false alarm o
 of out rows, and one fixed rule scores them. A constant share of out rows is therefore not drift. A burst of out rows or
 a new camera is drift.
 
-p-values that share one reference are dependent, so a test must not treat them as independent uniform numbers. Their
-order in time can be tested: under the null hypothesis, every order of the rows seen so far is equally likely, whatever
-the reference is.
+p-values that share one reference are dependent, so a test must not treat them as independent uniform numbers. The
+order of p-values in time can be tested: under the null hypothesis, every order of the rows seen so far is equally
+likely, for any reference.
 
 1. Each p-value falls into one of 256 bins and is ranked among *all earlier rows of the stream*, with ties broken at
    random: $u_t = (\#\{s < t : b_s < b_t\} + \theta_t \#\{s \le t : b_s = b_t\}) / t$. Under the null
    hypothesis the $u_t$ are independent and uniform (Vovk, Gammerman & Shafer 2005, Theorem 8.2).
-2. A *bet* is a density f on [0, 1]. Its capital is multiplied by $f(u_t)$ at each row, which is a martingale under the
-   null hypothesis.
+2. A *bet* is a density f on [0, 1]. At each row, the capital of the bet is multiplied by $f(u_t)$. Under the null
+   hypothesis, this capital is a martingale.
 3. Capital starts in a reserve and moves to the bets slowly, on a schedule that depends only on the number of rows.
    A change after a year is therefore detected almost as fast as on the first day. The total capital is a martingale
    that starts at 1, so the probability that it ever reaches 1 / a is at most a (Ville's inequality).
 
 There are two martingales, and each gets half of the false-alarm probability. One covers all rows and reacts to a change
 in the share of out rows. The other covers the in-distribution part, the rows with p-values above 0.05, and does not
-react to such a change.
+react to a change in this share.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class DriftAlarm:
     def updated(
         self, p_values: ArrayLike, *, residuals: ArrayLike | None = None, shift: ArrayLike | None = None
     ) -> DriftAlarm:
-        """Return the alarm after these rows, in the given order.
+        """Return the alarm after a batch of rows, in the order of the stream.
 
         Parameters
         ----------
@@ -334,7 +334,7 @@ def _ranked(counts: NDArray[np.int64], bins: NDArray[np.intp], ties: Floats) -> 
 def _bets(u: Floats) -> Floats:
     """Return the value of each bet at each u (bets, n). Bets are positive densities on [0, 1].
 
-    They cover small and large shifts up and down, a larger or smaller spread, and an excess of very low p-values.
+    The bets cover small and large shifts up and down, a larger or smaller spread, and an excess of very low p-values.
     """
     tilt, bend = 1 - 2 * u, 12 * (u - 0.5) ** 2 - 1
     bets = [

@@ -13,7 +13,8 @@ from .._check import Bools, Floats, Matrix
 from .._warnings import Alert
 from ..regression.least_squares import row_products
 
-# The most numbers and rows to read. Rows are read in runs of `_RUN`, because rows of a group are usually adjacent.
+# At most `_MOST_NUMBERS` numbers are examined, but at least `_FEWEST_ROWS` and at most `_MOST_ROWS` rows. Rows are
+# examined in runs of `_RUN` adjacent rows, because rows of a group are usually adjacent.
 _MOST_NUMBERS = 2**20
 _FEWEST_ROWS, _MOST_ROWS = 2**11, 2**13
 _RUN = 2**6
@@ -22,7 +23,7 @@ _RUN = 2**6
 _QUERIES = 2**8
 _COPIES = 2**5
 
-# A group holds at most one in this many rows. Larger clusters are classes.
+# A group contains at most one in this many rows. Larger clusters are assumed to be classes.
 _GROUPS = 12
 
 # Columns with fewer distinct values than this share of the rows are not used.
@@ -34,8 +35,8 @@ _VALUES = 1 / 4
 _RATIO, _LOG_RATIO = 1.25, 10.0
 _WITH_GAP = 0.4
 
-# The share of distinct rows with exact copies that causes a note. A row counts if chance explains fewer than
-# `_BY_CHANCE` of its copies.
+# The share of distinct rows with exact copies that causes a note. A row counts if fewer than `_BY_CHANCE` copies are
+# expected by chance.
 _COPIED = 0.05
 _BY_CHANCE = 0.1
 
@@ -123,7 +124,7 @@ def _has_many_values(distinct: Floats) -> Bools:
 def _nearest_distances(distinct: Floats, count: int) -> Floats:
     """Return the distances from evenly spaced rows to their nearest neighbours (queries, count), ascending.
 
-    Columns are standardised. Distances are rounded, so that rounding errors do not make them differ.
+    Columns are standardised. Distances are rounded, so that equal distances stay equal despite rounding errors.
     """
     rows = distinct - distinct.mean(axis=0)
     rows /= np.abs(rows).max(axis=0)  # Prevents the squares of tiny numbers from underflowing.

@@ -1,9 +1,10 @@
 """Recognise rows that a classifier was trained on, without labels.
 
-A flexible classifier, such as a tree ensemble, is certain of every row it was trained on, but not of the space between
-these rows. Of rows it was not trained on, it is as certain as of the points between them. So compare the rows with the
-midpoints between each row and its nearest neighbour of the same predicted class: for other rows, about 1 % of the
-midpoints are less certain than the least certain 1 % of the rows; for training rows, the share is several times larger.
+A flexible classifier, such as a tree ensemble, is more certain of its training rows than of the points between them. Of
+other rows, the classifier is as certain as of the points between them. The test therefore compares the rows with the
+midpoints between each row and its nearest neighbour of the same predicted class. For rows outside the training set,
+about 1 % of the midpoints are less certain than the least certain 1 % of the rows. For training rows, the share is
+several times larger.
 """
 
 from collections.abc import Callable
@@ -17,8 +18,8 @@ from ..scores.logits import msp
 # The smallest number of midpoints for a decision, and the largest number of rows that are used.
 _FEWEST, _MOST = 100, 2000
 
-# Midpoints are compared with the least certain rows, a share `_LOWEST` of all rows. `_TIMES` as many midpoints must be
-# less certain. `_TOLERATED` more are tolerated, because small counts vary.
+# Midpoints are compared with the k least certain rows, a share `_LOWEST` of all rows. The rows count as memorised if
+# more than `_TIMES` k + `_TOLERATED` midpoints are less certain. `_TOLERATED` allows for the variation of small counts.
 _LOWEST = 0.01
 _TIMES, _TOLERATED = 2, 3
 
@@ -40,7 +41,10 @@ def is_memorised(features: Matrix, logits: Matrix, logits_of: Callable[[Matrix],
 
 
 def _midpoints(features: Floats, classes: NDArray[np.intp]) -> tuple[NDArray[np.intp], Floats]:
-    """Return the rows that have a neighbour of the same class, and the midpoint between each and its nearest one."""
+    """Return the rows that share their class with another row, and one midpoint for each of these rows.
+
+    The midpoint lies between the row and its nearest neighbour of the same class.
+    """
     spread = features.std(axis=0)
     scaled = features / np.where(spread > 0, spread, 1.0)
     rows, nearest = [], []

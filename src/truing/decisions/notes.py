@@ -25,7 +25,8 @@ _FEW_ROWS = 3
 _NEARLY_ALL = 0.9
 _LEVELS = (0.05, 0.25, 0.5)
 
-# The fewest rows whose order is compared, and the numbers of standard errors that make a difference clear, and certain.
+# The fewest rows whose order is compared, and the numbers of standard errors from which a difference counts as clear
+# (`_CLEAR`) and as certain (`_CERTAIN`).
 ROWS_TO_COMPARE = 20
 _CLEAR = 2.0
 _CERTAIN = 4.0
@@ -39,8 +40,8 @@ _ROUNDED_CHANCE = 1e-6
 # A network that classifies this many rows without an error may have been trained on them.
 _MANY_RIGHT = 100
 
-# The share of the variance of unit-norm rows that one column has at most if columns have similar scales. Networks have
-# 0.5 to 6 % in 64 to 1,280 columns; with few columns d, the second bound is a multiple of the even share 1 / d.
+# A column dominates if its share of the variance of unit-norm rows exceeds `_DOMINANT` and, with d columns,
+# also exceeds `_DOMINANT_OF_FEW` / d. In networks with 64 to 1,280 columns, the largest share is 0.5 to 6 %.
 _DOMINANT, _DOMINANT_OF_FEW = 0.1, 4.0
 _SAMPLED_FOR_SCALES = 2000
 
@@ -49,7 +50,7 @@ ALL_EQUAL = Alert("all base scores are equal, so truing cannot improve them")
 
 
 class Chance(Protocol):
-    """The probability that a reference row outscores a test row, or a change in it, with its standard error."""
+    """The probability that a reference row outscores a test row, or a change of this probability."""
 
     @property
     def chance(self) -> float:
@@ -124,8 +125,8 @@ def on_skipped_rows(skipped: int, *, has_reference: bool) -> list[str]:
 def on_class_mix(counts_in: NDArray[np.integer[Any]], counts: NDArray[np.integer[Any]]) -> list[str]:
     """Return a note if the predicted classes clearly have other frequencies among the rows than in the reference.
 
-    Both arguments count the rows of each class (c,). The note is given if the total variation distance between the two
-    exceeds its expected value for equal frequencies by `_CLASS_SHIFT`.
+    Both arguments count the rows of each class (c,). The note is given if the total variation distance between the
+    class frequencies exceeds its expected value for equal frequencies by `_CLASS_SHIFT`.
     """
     rows_in, rows = int(counts_in.sum()), int(counts.sum())
     both = (counts_in + counts) / (rows_in + rows)
@@ -144,8 +145,8 @@ def on_order(before: Sequence[Chance], after: Sequence[Chance], rises: Sequence[
 
     The probability that a reference row outscores a test row rises with the share of out rows and with the quality of
     the score. Each sequence has two entries: reference rows weighted equally, and weighted to the class frequencies of
-    the test rows. Both must be clear, because a change in class frequencies alone changes the first, and out rows that
-    fall into few classes change the second.
+    the test rows. Both entries must differ clearly, because a change in class frequencies alone changes the first
+    entry, and out rows that fall into few classes change the second.
     """
     chance = before[0].chance
     if _is_low(before, _CLEAR):
@@ -160,5 +161,5 @@ def on_order(before: Sequence[Chance], after: Sequence[Chance], rises: Sequence[
 
 
 def _is_low(before: Sequence[Chance], errors: float) -> bool:
-    """Return whether all chances are below one half by this number of standard errors."""
+    """Return whether all chances are below one half by more than `errors` standard errors."""
     return all(then.chance < 0.5 - _ROUNDED_CHANCE - errors * then.standard_error for then in before)

@@ -1,9 +1,9 @@
 r"""Placements: ranks of reference rows among test rows, which compare two scores without labels.
 
-The probability that a reference row outscores a test row is ½(1 − π) + π · AUROC, where π is the share of out rows. It
-therefore orders scores as their AUROC does. Reference rows are weighted to the frequencies of the predicted classes
-among the test rows, so that different class frequencies are not mistaken for out rows. Standard errors follow DeLong,
-DeLong & Clarke-Pearson (1988) and account for the correlation of two scores of the same rows.
+The probability that a reference row outscores a test row is ½(1 − π) + π · AUROC, where π is the share of out rows. The
+score with the higher probability therefore also has the higher AUROC. Reference rows are weighted to the frequencies of
+the predicted classes among the test rows, so that different class frequencies are not mistaken for out rows. Standard
+errors follow DeLong, DeLong & Clarke-Pearson (1988) and account for the correlation of two scores of the same rows.
 """
 
 from __future__ import annotations

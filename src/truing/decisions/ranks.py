@@ -23,7 +23,8 @@ class Ranks:
     """The ranks of scores (n,) among reference scores (m,), computed on first use.
 
     Set `is_ordered` if the reference scores are already in ascending order. `size` is the magnitude of the numbers that
-    the scores were computed from, if it exceeds the scores. It bounds the rounding errors of the scores.
+    the scores were computed from, if these numbers are larger than the scores. Rounding errors are proportional to
+    `size`.
 
     >>> ranks = Ranks(np.array([3.0, 1.0, 1.0]), np.array([0.0, 1.0, 2.0]))
     >>> ranks.below.tolist(), ranks.up_to.tolist()

@@ -46,7 +46,7 @@ class RowKeys:
         return int(np.count_nonzero(up_to > below))
 
     def notes_on(self, shared: int, looked_up: int) -> list[str]:
-        """Return the note of `notes`, given that `shared` of the `looked_up` rows are reference rows."""
+        """Return the same note as `notes`, given that `shared` of the `looked_up` rows are reference rows."""
         share = shared / looked_up
         if not self.are_distinct or share < _SHARED:
             return []
@@ -55,7 +55,7 @@ class RowKeys:
 
 
 def stride_of(rows: int) -> int:
-    """Return the distance between rows that are looked up, if there are `rows` rows."""
+    """Return the step between the rows that are looked up, given the number of all rows."""
     return -(-rows // _LOOKED_UP)
 
 

@@ -17,7 +17,7 @@ from .ranks import Ranks
 # A note is given if the expected share of rejected in-distribution rows exceeds the requested share by this factor.
 _TOLERATED_EXCESS = 1.25
 
-# Smaller error rates are raised to this level.
+# `Rate.fewest_rows` raises smaller error rates to this level.
 _LOWEST_LEVEL = 1e-9
 
 # Bounds on the rounding error of a score, relative to the magnitude of the reference scores. The float32 bound covers
@@ -29,7 +29,7 @@ _FLOAT64_ERROR = 256 * float(np.finfo(np.float64).eps)
 
 
 def threshold_at(scores_in: ArrayLike, *, accept: float = 0.95) -> float:
-    """Return the largest threshold that accepts at least `accept` of the rows.
+    """Return the largest threshold that accepts at least the share `accept` of the in-distribution rows.
 
     >>> threshold_at([1.0, 2.0, 3.0, 4.0], accept=0.75)
     2.0

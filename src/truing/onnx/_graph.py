@@ -13,7 +13,7 @@ from ..folding import Float32s
 if TYPE_CHECKING:
     from onnx import GraphProto
 
-# Since this version of the operators, the axes of a sum are an input instead of an attribute.
+# From this opset version on, the axes of a sum are an input instead of an attribute.
 _AXES_AS_INPUT = 13
 
 

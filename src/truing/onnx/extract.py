@@ -39,7 +39,7 @@ _FATAL = 4
 # Tolerance for the sum of a row of probabilities, in half precision and with many classes.
 _SUM_OF_PROBABILITIES = 0.01
 
-# Fewest rows for recognising probabilities.
+# The minimum number of rows for recognising probabilities.
 _FEWEST_ROWS = 8
 
 
@@ -59,7 +59,7 @@ def extract(
     ----------
     arrays
         The rows, prepared as the network needs them: one array (n, …), or an iterable of such arrays. Floating-point
-        numbers are cast to the network's type. Integers are not, because their scale is unknown.
+        numbers are cast to the network's type. Integers are not cast, because their scale is unknown.
     features, logits
         Names of two tensors of the network.
     input
@@ -101,7 +101,7 @@ def _parts(
 
 
 def _columns(tensors: Mapping[str, str], values: Sequence[Any], rows: int, filled: int, number: int) -> Arrays:
-    """Return the checked values of the first `rows` of the `filled` rows of a run."""
+    """Check the values of a run on `filled` rows, and return the first `rows` rows by column."""
     columns = {}
     for (name, tensor), value in zip(tensors.items(), values, strict=True):
         _check_rows(name, tensor, value, filled)
@@ -149,7 +149,7 @@ def _with_outputs(file: Path, wanted: Sequence[str]) -> bytes:
         raise ImportError(f"reading a tensor that is not an output needs onnx: {install('onnx')}") from error
     try:
         model = onnx.load(str(file), load_external_data=False)
-    except Exception as error:  # onnx raises an exception of protobuf if only onnxruntime can read the format.
+    except Exception as error:  # onnx raises a protobuf exception if only onnxruntime can read the format.
         raise ValueError(
             f"{file} must be an ONNX file, because one of the tensors is not an output of the network: {reason(error)}"
         ) from None
@@ -202,7 +202,7 @@ def _batches(arrays: NDArray[Any] | Iterable[NDArray[Any]], rows: int) -> Iterat
 
 
 def _filled(images: NDArray[Any], rows: int) -> NDArray[Any]:
-    # A real row cannot cause numerical trouble in the network, as zeros might.
+    # Repeat a real row, because rows of zeros might cause numerical trouble in the network.
     short = rows - len(images)
     return images if short == 0 else np.concatenate((images, np.repeat(images[-1:], short, axis=0)))
 
@@ -271,5 +271,5 @@ def reason(error: Exception) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names as a list in text, only the last ones if there are many."""
+    """Return names as text. If there are many, only the last are listed."""
     return ("… " if len(names) > _LISTED else "") + ", ".join(names[-_LISTED:])

@@ -1,8 +1,8 @@
 """An ONNX network with the trued score and the decision as additional outputs.
 
-The head is searched by its size among the matrix products with a stored weight. If several have this size, the head is
-the one whose result is an output of the network, possibly after a bias or a softmax. If that does not single out one
-product, the caller must name the tensors.
+The head is the matrix product whose stored weight has the fit's size. If several products have this size, the head is
+the product whose result is an output of the network, possibly after a bias or a softmax. If this does not identify a
+single product, the caller must name the tensors.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .extract import listed, reason
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
-# TopK and Slice have their present form since this version of the operators.
+# TopK and Slice have their present form from this opset version on.
 OLDEST_OPSET = 11
 
 # Operators that may stand between the logits and an output of the network.
@@ -51,10 +51,10 @@ def folded(
     model
         A file, or a loaded `onnx.ModelProto`.
     fit
-        A fit, a detection by one, or a detector.
+        A fit, a detection with a fit, or a detector.
     features, logits
-        Names of the input (n, d) and output (n, c) of the head. By default, they belong to the only matrix product of
-        the fit's size whose result is an output. A fit without logits needs only the features.
+        Names of the input (n, d) and output (n, c) of the head. By default, the head is found by the
+        fit's size. A fit without logits needs only the features.
     threshold, accept, false_alarm
         At most one: the lowest accepted score, or a rate that determines it from the reference scores in a contrast or
         a calibrated detector. A detection has its own threshold.
@@ -101,7 +101,7 @@ def _loaded(model: AnyPath | ModelProto) -> ModelProto:
     file = check_readable(model)
     try:
         network = onnx.load(str(file))
-    except Exception as error:  # onnx raises an exception of protobuf.
+    except Exception as error:  # onnx raises a protobuf exception.
         raise ValueError(f"{file} must be an ONNX network: {reason(error)}") from None
     if not network.graph.node:
         raise ValueError(f"{file} must be an ONNX network, got one without nodes")
@@ -111,7 +111,7 @@ def _loaded(model: AnyPath | ModelProto) -> ModelProto:
 
 @dataclass(frozen=True)
 class _Product:
-    """A matrix product with a stored weight. `makes_output`: its result is an output of the network."""
+    """A matrix product with a stored weight. `makes_output` is True if the result is an output of the network."""
 
     features: str
     logits: str
@@ -220,7 +220,7 @@ class _Network:
             yield _Product(node.input[0], logits, (sizes[0], sizes[1]), self._makes_output(logits))
 
     def _with_bias(self, node: NodeProto) -> str:
-        """Return the result of a product, or of the addition of a stored bias if that is its only use."""
+        """Return the name of a product's result or, if its only use is the addition of a stored bias, of the sum."""
         uses = self._uses.get(node.output[0], [])
         has_bias = len(node.input) > 2 and bool(node.input[2])
         is_added_to = not has_bias and [use.op_type for use in uses] == ["Add"]
@@ -247,12 +247,12 @@ class _Network:
 
 
 def _check(proto: ModelProto, name: str) -> None:
-    """Raise an error if ONNX's checker rejects the network. Checked nodes are in order and complete."""
+    """Raise an error if ONNX's checker rejects the network. The checker requires ordered and complete nodes."""
     import onnx
 
     try:
         onnx.checker.check_model(proto)
-    except Exception as error:  # Also for networks above 2 GB.
+    except Exception as error:  # Networks above 2 GB also fail.
         raise ValueError(f"{name} must pass ONNX's checker: {reason(error)}") from None
 
 
@@ -263,7 +263,7 @@ def _shapes(proto: ModelProto) -> dict[str, Any]:
 
     try:
         graph = shape_inference.infer_shapes(proto).graph
-    except Exception:  # Too large, or with unknown operators: use the declared shapes.
+    except Exception:  # The network is too large or has unknown operators: use the declared shapes.
         graph = proto.graph
     shapes = {
         entry.name: list(entry.type.tensor_type.shape.dim)

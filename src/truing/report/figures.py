@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK = "#808080"
-RUN = 42  # Dots drawn at a time, so that no set hides another; matplotlib simplifies lines of 128 points or more.
+RUN = 42  # Dots drawn at a time, so that no set hides another. Matplotlib would simplify 128 or more.
 STROKES: dict[str, tuple[str, Any]] = {
     "none": (INK, (0, (1, 1))),
     "DLR": ("#1b9e77", (0, (5, 1.5))),

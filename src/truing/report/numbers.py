@@ -36,7 +36,7 @@ def numbers(summary: dict[str, Any]) -> list[tuple[str, str]]:
     if summary["refused"] is not None:
         ((rate, level),) = summary["rate"].items()
         lines += [
-            ("reference rows that decide", f"{summary['reference_rows']:,}"),
+            ("reference rows for p-values", f"{summary['reference_rows']:,}"),
             (RATES[rate], per_cent(level)),
             ("threshold", _threshold(summary)),
             ("refused rows", f"{summary['refused']:,}"),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Table:
-    """A table of printable cells. The first cell of each line is its name."""
+    """A table of printable cells. The first cell of each line names the line."""
 
     title: str
     heads: tuple[str, ...]

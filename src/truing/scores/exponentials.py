@@ -3,7 +3,7 @@ r"""Sums of exponentials of logits, $\sum_j e^{f_j / T}$, from which softmax and
 The largest logit of a row is subtracted first, so its exponential is 1. The exponentials of the other logits are summed
 separately, so that no digits are lost if the largest logit dominates:
 $\log \sum_j e^{f_j / T} = \max_j f_j / T + \log(1 + \mathrm{others})$.
-These functions reject logits that are not finite while they read them, so callers need not check them first.
+These functions reject logits that are not finite, so callers need not check the logits first.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _log_of_others(logits: Matrix, temperature: float, others: Floats) -> Floats
 def _power_of_rest(gamma: float) -> tuple[Floats, int]:
     r"""Return a polynomial for $(1 - p)^{\gamma / 2^k}$ and k, the smallest k >= 0 for which the exponent is at most 1.
 
-    The polynomial is in $t = 4 p - 1$, for p from 0 to 1/2: no class but the largest has a higher probability. It is
+    The polynomial is in $t = 4 p - 1$, for p from 0 to 1/2, the range of all probabilities but the largest. It is
     interpolated at Chebyshev points, to rounding error. The coefficient of the highest power comes first.
     """
     squarings = max(0, ceil(log2(gamma)))

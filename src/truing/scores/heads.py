@@ -44,8 +44,8 @@ def scale(
 ) -> Floats:
     r"""Return the energy of the logits of scaled features, $T \log \sum_j e^{f_j / T}$ with $f = W (r z) + b$.
 
-    The scale is $r = \exp(\sum_i z_i / \sum_{i \in \mathrm{top}} z_i)$: the sum of all activations of a row over the
-    sum of its largest activations. SCALE (Xu, Chen, Franchi & Yao, ICLR 2024), on pooled features.
+    The scale is $r = \exp(\sum_i z_i / \sum_{i \in \mathrm{top}} z_i)$, where the second sum is over the largest
+    activations of the row. SCALE (Xu, Chen, Franchi & Yao, ICLR 2024), on pooled features.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def scale(
     weight, bias
         The head (c, d) and (c,).
     percentile
-        The share of activations that do not count as largest, 0 to 0.99. At least one counts.
+        The share of activations that do not count as largest, 0 to 0.99. At least one activation counts.
     temperature
         The temperature T of the energy.
 
@@ -83,7 +83,7 @@ def ash(
     weight, bias
         The head (c, d) and (c,).
     percentile
-        The share of activations that are pruned, 0 to 0.99. At least one is kept.
+        The share of activations that are pruned, 0 to 0.99. At least one activation is kept.
     temperature
         The temperature T of the energy.
 
@@ -134,7 +134,7 @@ def nci(features: ArrayLike, logits: ArrayLike, weight: ArrayLike, mean: ArrayLi
     r"""Return the projection of the weights of the predicted class on the direction of the centred feature.
 
     $w_{\hat y}^\top \frac{z - \mu}{\|z - \mu\|} + \alpha \|z\|_1$, where $\hat y$ is the class of the largest logit.
-    NCI (Liu & Qin, CVPR 2025), with the initial alpha of its authors.
+    NCI (Liu & Qin, CVPR 2025), with the authors' initial alpha as the default.
 
     Parameters
     ----------
@@ -172,13 +172,13 @@ _APART = "different from their mean"
 # distances from the predicted classes are computed, for each block of rows.
 _MANY_CLASSES = 2048
 
-# Squared distances below this share of the squared norms are computed from differences. From products, they would lose
-# most of their digits.
+# Squared distances below this share of the squared norms are computed from differences, because products would lose
+# most digits.
 _CLOSE = 1e-6
 
 
 def _kept(d: int, percentile: float) -> int:
-    """Return how many of d activations count as largest. At least 1 %, which keeps the scale finite."""
+    """Return how many of d activations count as largest: at least about 1 %, which keeps the scale finite."""
     share = as_number(percentile, "percentile", at_least=0.0, at_most=0.99)
     return max(1, d - round(d * share))
 
@@ -244,7 +244,7 @@ def _predicted_or_all_classes(f: Matrix) -> NDArray[np.intp]:
 class _Between:
     """Inverse distances (k, c) from the weights of k classes to the weights of all classes; 1 on the diagonal.
 
-    Row places[j] holds the inverse distances of class j.
+    Row `places[j]` of `inverses` holds the inverse distances of class j.
     """
 
     inverses: Floats

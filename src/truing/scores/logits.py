@@ -61,8 +61,8 @@ def max_logit(logits: ArrayLike) -> Floats:
 def gen(logits: ArrayLike, temperature: float = 1.0, *, gamma: float = _GAMMA, top: int = _TOP) -> Floats:
     r"""Return the negated generalised entropy of every row, $-\sum_j p_j^\gamma (1 - p_j)^\gamma$.
 
-    The sum is over the largest probabilities of $p = \mathrm{softmax}(f / T)$. GEN (Liu, Lochman & Zach, CVPR 2023),
-    with its authors' gamma and top.
+    The sum is over the largest probabilities of $p = \mathrm{softmax}(f / T)$. GEN (Liu, Lochman & Zach, CVPR 2023).
+    The default gamma and top are the authors' choice.
 
     Parameters
     ----------
@@ -91,9 +91,10 @@ def gen_energy_msp(logits: ArrayLike, names: Sequence[str]) -> tuple[Floats, NDA
     return np.column_stack([scores[name](f) for name in names]), largest_of_rows(f, "logits")[1]
 
 
-# In a batch of at least this many rows, sums of probabilities may differ from 1 by the first tolerance, which covers
-# rounding to float16. In a small batch, logits may come that close by chance, so the tolerance is rounding to float32.
-# A few logits with two decimals sum to 1 about once in a thousand batches, so fewer numbers are never refused.
+# In a batch of at least `_LARGE_BATCH` rows, sums of probabilities may differ from 1 by `_NEARLY_ONE`, which covers
+# rounding to float16. In a smaller batch, sums of logits may be that close to 1 by chance, so the tolerance is
+# `_EXACTLY_ONE`, which covers rounding to float32. Batches of fewer than `_FEWEST_NUMBERS` numbers are never rejected,
+# because a few logits with two decimals sum to 1 about once in a thousand batches.
 _LARGE_BATCH = 16
 _FEWEST_NUMBERS = 5
 _NEARLY_ONE, _EXACTLY_ONE = 1e-2, 1e-5

@@ -27,9 +27,9 @@ def knn(
     features_in
         The reference rows (m, d).
     neighbours
-        The number k of the neighbour. The default is m / 100, but at least 1 and at most 50, the authors' choice for
-        CIFAR-10. Choose k smaller than the number of reference rows per class: otherwise neighbours come from other
-        classes.
+        The rank k of the neighbour: 1 is the nearest. The default is m / 100, but at least 1 and at most 50, the
+        authors' choice for CIFAR-10. Choose k smaller than the number of reference rows per class: otherwise neighbours
+        come from other classes.
     leave_out
         Whether the rows to score are the reference rows themselves, in the same order. No row is then its own
         neighbour.
@@ -44,7 +44,7 @@ def knn(
 
 
 def default_neighbours(rows_in: int) -> int:
-    """Return the default k for a number of reference rows."""
+    """Return the default number of neighbours for `rows_in` reference rows."""
     return min(max(1, rows_in // 100), 50)
 
 

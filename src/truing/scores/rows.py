@@ -1,4 +1,4 @@
-"""Rows with their base scores: what every job sums, samples and decides."""
+"""Rows with their base scores, and uniform samples of such rows."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ScoredRows:
         return ScoredRows(self.features[rows], self.scores[rows])
 
     def __add__(self, more: ScoredRows) -> ScoredRows:
-        """Return these rows, then more."""
+        """Return these rows, followed by the rows of `more`."""
         return ScoredRows.joined((self, more))
 
 
@@ -66,7 +66,7 @@ class KeyedRows:
     """Features (n, d), base scores (n,) and keys (n,) of the rows of a uniform sample.
 
     Each row has a key, a uniform number computed from its row number. A sample with share p keeps the rows whose key is
-    below p, so a table in memory and its parts give the same sample.
+    below p, so a table in memory and the same table in parts give the same sample.
     """
 
     features: Matrix
@@ -100,7 +100,7 @@ class KeyedRows:
         return len(self.keys)
 
     def __add__(self, more: KeyedRows) -> KeyedRows:
-        """Return the rows of this sample, then the rows of the other."""
+        """Return the rows of this sample, followed by the rows of `more`."""
         return KeyedRows.joined((self, more))
 
     def after(self, rows: int) -> KeyedRows:
@@ -114,7 +114,7 @@ class KeyedRows:
 
 
 def row_keys(numbers: Numbers) -> Floats:
-    """Return the keys (n,) of rows with these numbers: uniform in [0, 1) (SplitMix64).
+    """Return the keys (n,) of rows with these row numbers, uniform in [0, 1), computed by SplitMix64.
 
     >>> row_keys(np.arange(3)).round(3)
     array([0.883, 0.432, 0.026])

@@ -1,4 +1,4 @@
-"""ReAct: clip large activations before the head. This changes the logits, not the formula of the score."""
+"""ReAct: clip large activations before the head. Clipping changes the logits, not the formula of the score."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores of features, computed on all cores: a block of rows at a time, or a tile where there are matrix products."""
+"""Compute scores of features on all cores: by blocks of rows, or by tiles of equal shape for matrix products."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _COPIES = 4
 def by_blocks(
     fill: Callable[[slice, Floats], object], rows: int, width: int, *, tile: int = 1, **unchecked: Matrix
 ) -> Floats:
-    """Return the scores (rows,) that `fill` writes for one block of rows at a time, a multiple of `tile` rows.
+    """Return the scores (rows,) that `fill` writes for one block of rows at a time.
 
-    `width` is the number of values per row that `fill` reads and computes. Unchecked matrices are checked by name, a
-    block at a time.
+    The size of a block is a multiple of `tile` rows. `width` is the number of values per row that `fill` reads and
+    computes. The `unchecked` matrices are checked for invalid numbers block by block, and errors use their names.
     """
     scores = np.empty(rows)
 
@@ -39,9 +39,9 @@ def by_blocks(
 def by_tiles(formula: Callable[..., Floats], *matrices: Matrix) -> Floats:
     """Return `formula` of every row (n,), in float64. Equal rows get bitwise equal scores.
 
-    The rounding of a row of a product by BLAS may depend on the number and values of the other rows. Therefore every
-    tile has the same shape: the last one is filled up with its first row. A row for which the formula is undefined
-    gets NaN or infinity.
+    When BLAS multiplies matrices, the rounding of one row may depend on the number and values of the other rows.
+    Therefore every tile has the same shape: the last tile is filled up with copies of its first row. A row for which
+    the formula is undefined gets NaN or infinity.
     """
 
     def fill(rows: slice, scores: Floats) -> None:

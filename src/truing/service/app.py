@@ -45,7 +45,8 @@ T = TypeVar("T")
 HEALTH = frozenset({"/v2/health/live", "/v2/health/ready"})
 INFER = "/v2/models/{name}/infer"
 
-# Larger bodies are decoded, and answers with more rows encoded, in a thread, so that other requests are not delayed.
+# Bodies of more bytes are decoded in a thread, and answers with more rows are encoded in a thread, so that other
+# requests are not delayed.
 LARGE_BODY = 2**20
 MANY_ROWS = 10_000
 
@@ -314,7 +315,7 @@ class _Service:
 
     async def metrics(self, request: Request) -> Response:
         """Return the metrics for Prometheus."""
-        text = await asyncio.to_thread(self._metrics.text)  # The gauges may have to solve a wide fit.
+        text = await asyncio.to_thread(self._metrics.text)  # Reading the gauges may solve a wide fit, which is slow.
         return Response(text, media_type=_METRICS_TYPE)
 
     async def openapi(self, request: Request) -> Response:

@@ -119,7 +119,7 @@ def applied(contents: Contents, changes: Sequence[Change], at: Callable[[int], C
     """
     if changes[0].kind == "learn":
         batches = [change.value for change in changes]
-        # A drift alarm depends on the decisions, so they must be made again.
+        # A drift alarm depends on the decisions, so the batches must be decided again.
         return learn(contents, batches, with_answers=contents.solved.state.drift is not None)[0]
     (change,) = changes
     if change.kind == "restore":

@@ -165,7 +165,7 @@ def _serve(args: argparse.Namespace, access: Access, limits: Limits) -> None:
         metrics.forget(name)
 
     with _listening(args.host, args.port, "--port") as listening:
-        if args.grpc_port is not None:  # Try the port first, because the errors of gRPC have no reason.
+        if args.grpc_port is not None:  # Try the port first, because gRPC's own error does not state the reason.
             _listening(args.host, args.grpc_port, "--grpc-port").close()
         models = Models(args.state, listeners=listeners, on_delete=forget)
         with closing(models):
@@ -223,7 +223,8 @@ def _grpc(
 def _stop_on_signals(server: Server) -> None:
     """Stop the server gracefully on SIGTERM and SIGINT.
 
-    uvicorn restores these handlers when it ends, and then raises the signal again. So the process exits with status 0.
+    When uvicorn ends, it restores these handlers and raises the signal again. The handlers ignore the second signal,
+    so the process exits with status 0.
     """
 
     def stop(number: int, frame: object) -> None:
@@ -250,7 +251,7 @@ def _create_model(args: argparse.Namespace, models: Models) -> str:
         is_unused = args.reference is not None
         hint = f"model {name} has a reference already; PUT /models/{name}/reference replaces it"
         return f"--reference {args.reference} was not used: {hint}" if is_unused else ""
-    rows = Outputs.load(args.reference)  # Load it first: an invalid reference must not leave a model behind.
+    rows = Outputs.load(args.reference)  # Load the rows first: an invalid reference must not leave a model behind.
     groups = None if args.groups is None else read_groups(args.reference, args.groups)
     model, is_new = models.create(name, options)
     try:

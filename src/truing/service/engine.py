@@ -55,7 +55,7 @@ class Answer:
     """The answer to one request. Arrays have one entry per row (n,).
 
     `p_values` and `is_out` are None without a reference. `learned` is True if the rows are in the durable state.
-    `repeated` is True if an earlier request with the same id stored them.
+    `repeated` is True if an earlier request with the same id stored the rows.
     """
 
     scores: Floats
@@ -173,7 +173,8 @@ class Engine:
     store
         The open database. `close` closes it.
     listeners
-        Functions that are called with every event, in the thread of the event. Their errors are logged and ignored.
+        Functions that are called with every event, in the thread that caused the event. Their errors are logged and
+        ignored.
     """
 
     def __init__(self, name: str, store: Store, *, listeners: Sequence[Listener] = ()) -> None:
@@ -389,7 +390,7 @@ class Engine:
         answered = [(item, Answer.of(answer, learned=True)) for item, answer in zip(items, answers, strict=True)]
         for item, answer in answered:
             self._notify("learned", answer, item.since)
-        # Complete all futures last: the first one wakes the event loop, which competes for the interpreter.
+        # Complete all futures last: the first one wakes the event loop, which competes for the GIL.
         for item, answer in answered:
             item.future.set_result(answer)
 
@@ -454,7 +455,7 @@ class Engine:
             self._notify("snapshot failed")
             raise Unavailable(f"the snapshot cannot be stored: {self._snapshot_error}") from None
         finally:
-            self._bytes_since_snapshot = 0  # Do this after a failure, too, so that the next group does not try again.
+            self._bytes_since_snapshot = 0  # Also after a failure, so that not every group tries again.
         self._snapshot_error = ""
         self._notify("snapshot", None, began)
         return self._snapshot

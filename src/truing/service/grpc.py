@@ -199,8 +199,8 @@ class _Service:
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the handlers of all calls.
 
-        They are stream handlers, because a stream of one message is the same on the wire as one message, and a stream
-        handler is called before the message is received. So a call can be checked first.
+        All are stream handlers, because a stream handler is called before the message is received, so that the call can
+        be checked first. On the wire, a stream of one message is the same as a single message.
         """
         handlers = {call: grpc.stream_unary_rpc_method_handler(partial(self._answer, call)) for call in self._calls}
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
@@ -329,7 +329,7 @@ def _input_fields(tensor: Any, raw: bytes | None) -> dict[str, Any]:
         raise ValueError(f"{protocol.shown(name)} of datatype {datatype} must come in {place}, got {got}")
     numbers = getattr(tensor.contents, expected) if expected else ()
     parameters = _values(tensor.parameters)
-    parameters.pop("binary_data_size", None)  # KServe's client sends it, but only HTTP needs it.
+    parameters.pop("binary_data_size", None)  # KServe's client sends this parameter, but only HTTP needs it.
     return {
         "name": name,
         "datatype": datatype,
@@ -346,7 +346,7 @@ def _values(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _encode(model: str, inference: Inference, answer: Answer, *, is_raw: bool) -> Any:
-    """Return the response to a request. The outputs are raw bytes if the inputs were, as in KServe."""
+    """Return the response to a request. The outputs are raw bytes if the inputs are raw bytes, as in KServe."""
     arrays = protocol.arrays_of(answer)
     names = [output.name for output in inference.requested or ()] or list(arrays)
     outputs: list[dict[str, Any]] = []

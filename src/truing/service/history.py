@@ -42,7 +42,7 @@ STARTS_AFRESH = ("calibrate", "rate", "reset", "restore")
 # The edges of the bins in which request times are counted: logarithmic, eight bins per decade.
 LATENCY_EDGES: Floats = np.geomspace(1e-4, 100.0, 49)
 
-# The number of bins of a density, and the share of the rows that it omits at either end.
+# The number of bins of a density, and the share of the rows that is cut off at either end.
 BINS = 40
 TAIL = 0.005
 
@@ -134,7 +134,7 @@ class Buckets:
 
 
 class Note(NamedTuple):
-    """The latest text of a note, how many times it occurred, and the time of the last one (seconds since 1970)."""
+    """The latest text of a note, its number of occurrences, and the time of the last one (seconds since 1970)."""
 
     text: str
     times: int
@@ -190,7 +190,7 @@ class History:
         """Record the current state. The service calls this every few seconds."""
         detector = contents.detector
         drift, rows = detector.drift, self._rows
-        if rows is not self._sampled:  # The bound takes tens of milliseconds.
+        if rows is not self._sampled:  # Computing the bound takes tens of milliseconds.
             self._sampled, self._out_share = rows, rows.out_share(contents.rows_to_decide)
         out_share = self._out_share
         evidence = math.nan if drift is None else math.log10(drift.martingale)
@@ -242,7 +242,7 @@ class History:
         span
             A name in SPANS.
         since
-            The `next` of an earlier answer, to omit the buckets that were complete by then.
+            The `next` of an earlier answer. Buckets that were complete in that answer are omitted.
         now
             The time in seconds since 1970.
         """
@@ -312,7 +312,7 @@ def _density(scores: Floats, scores_in: Floats | None) -> dict[str, Any] | None:
         return None
     shown = [scores] if scores_in is None else [scores, scores_in]
     ends = np.concatenate([np.quantile(part, (TAIL, 1 - TAIL)) for part in shown])
-    margin = max(0.02 * np.ptp(ends), 1e-6 * np.abs(ends).max()) or 0.5  # Edges must differ.
+    margin = max(0.02 * np.ptp(ends), 1e-6 * np.abs(ends).max()) or 0.5  # Equal edges are not allowed.
     edges = np.linspace(ends.min() - margin, ends.max() + margin, BINS + 1)
     return {
         "edges": _numbers(edges),
@@ -322,7 +322,7 @@ def _density(scores: Floats, scores_in: Floats | None) -> dict[str, Any] | None:
 
 
 def _heights(scores: Floats, edges: Floats) -> list[float | None]:
-    """Return the density of each bin. The total includes scores beyond the edges."""
+    """Return the density of each bin. The densities are relative to all scores, also beyond the edges."""
     return _numbers(np.histogram(scores, edges)[0] / (len(scores) * np.diff(edges)))
 
 

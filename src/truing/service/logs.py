@@ -12,8 +12,8 @@ LOGGER = logging.getLogger("truing.service")
 # Longer texts are truncated.
 _MAX_CHARACTERS = 300
 
-# Clients can cause any number of rejected requests and of errors in uvicorn. This many of either kind are logged per
-# second, and one more line counts the rest.
+# Clients can cause any number of rejected requests and of errors in uvicorn. For each of the two kinds, at most this
+# many lines are logged per second, and one more line states how many were suppressed.
 _LINES_PER_SECOND = 5
 
 
@@ -63,12 +63,12 @@ def printable(text: str) -> str:
 
 
 class FewPerSecond:
-    """Limits the log lines that a client can cause, so that it cannot fill the disk.
+    """Limits the log lines that clients can cause, so that no client can fill the disk.
 
     Parameters
     ----------
     event
-        The event of the line that counts the suppressed lines.
+        The event name of the line that states how many lines were suppressed.
     """
 
     def __init__(self, event: str) -> None:

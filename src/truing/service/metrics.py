@@ -144,7 +144,7 @@ class _ModelGauges(Collector):
     def _values(self, model: Model) -> dict[str, float]:
         values = {"truing_ready": float(not model.problem)}
         history = self._histories.get(model.name)
-        if model.engine is not None and history is not None:  # None if the model is being deleted.
+        if model.engine is not None and history is not None:  # A model without a history is being deleted.
             try:
                 values |= _values_of(model.engine, *history.shares())
             except Exception as error:  # One failing model must not hide the metrics of the others.

@@ -28,7 +28,7 @@ from .store import ModelSettings, Store
 SUFFIX = ".sqlite3"
 LOCK = ".lock"
 
-# The co-moment of this many features takes 8 GiB.
+# The largest number of features. The co-moment of so many features takes 8 GiB.
 MAX_FEATURES = 32_768
 MAX_CLASSES = 2**20
 

@@ -198,9 +198,9 @@ class Access:
             self.check_token(headers.get(b"authorization"), None if is_admin else model)
 
     def check_token(self, header: bytes | None, model: str | None, *, is_model_known: bool = True) -> None:
-        """Check the `Authorization` header. Raise `Refused` 401 for an invalid token, 403 for one of another model.
+        """Check the `Authorization` header. Raise `Refused` with 401 for an invalid token.
 
-        As long as the model is not known, accept any valid token.
+        Raise `Refused` with 403 for a token of another model. Accept any valid token while the model is not known.
         """
         if self.tokens is None:
             return
@@ -246,7 +246,7 @@ class InFlight:
 
     @contextmanager
     def body(self) -> Iterator[Callable[[int], None]]:
-        """Yield a function that counts the bytes of a body until the block ends, and raises `Refused` if too many."""
+        """Yield a function that counts the bytes of a body until the block ends, and refuses too many bytes."""
         mine = 0
 
         def add(size: int) -> None:

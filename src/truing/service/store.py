@@ -32,7 +32,7 @@ from ..saved import read, to_bytes
 from ..stream import SolvedState
 from .changes import Change, Contents, applied
 
-# The number of learned batches whose request ids are remembered, at least.
+# The request ids of at least this many learned batches are remembered.
 REMEMBERED_IDS = 65_536
 
 # Changes are kept from the second-newest snapshot on, so that each later state can be restored.
@@ -323,7 +323,7 @@ def _connected(path: Path, *, is_writer: bool = True) -> sqlite3.Connection:
 def _set_up(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA cache_size = -8192")  # In KiB: a group of batches fits.
+    connection.execute("PRAGMA cache_size = -8192")  # In KiB. A group of batches fits into the cache.
     connection.execute("PRAGMA journal_size_limit = 67108864")
     connection.execute("PRAGMA secure_delete = OFF")  # Overwriting deleted rows would take ten times as long.
 
@@ -338,7 +338,7 @@ def _created(path: Path, settings: ModelSettings) -> sqlite3.Connection:
     draft.unlink(missing_ok=True)
     with _removed_on_error(draft), closing(sqlite3.connect(draft, isolation_level=None)) as connection:
         draft.chmod(0o600)
-        connection.execute("PRAGMA page_size = 8192")  # The fastest size for batches of 100 kB, by 25 %.
+        connection.execute("PRAGMA page_size = 8192")  # For batches of 100 kB, this size is the fastest by 25 %.
         connection.executescript(f"PRAGMA application_id = {_APPLICATION_ID}; PRAGMA user_version = {_FORMAT};")
         connection.executescript(_SCHEMA)
         body = to_bytes("settings", {name: getattr(settings, name) for name in ("detector", "features", "classes")})

@@ -23,7 +23,7 @@ _COLUMNS = ("features", "logits", "scores")
 
 
 class Reference(NamedTuple):
-    """Reference rows, their groups if they have groups, and the names of the arrays that are not used."""
+    """Reference rows, their groups (None without groups), and the names of the arrays that are not used."""
 
     rows: Outputs
     groups: NDArray[Any] | None

@@ -1,4 +1,4 @@
-"""Batches of a loader: model inputs on their device, labels if there are any, progress, errors that name the batch."""
+"""Read batches from a loader: move model inputs to the device, show progress, and name the batch in errors."""
 
 import inspect
 import sys
@@ -29,14 +29,14 @@ LABELS = ("label", "labels", "target", "targets", "y")
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """What the model is called with: its main tensor, by position or under the name `key`, and other named tensors."""
+    """The arguments of a model call: the main tensor, by position or under the name `key`, and other named tensors."""
 
     main: Tensor
     key: str | None
     others: Mapping[str, Any]
 
     def call(self, run: Callable[..., Any], main: Tensor | None = None) -> Any:
-        """Call `run` as the model is called, with another main tensor if one is given."""
+        """Call `run` with these arguments. If `main` is given, it replaces the main tensor."""
         tensor = self.main if main is None else main
         return run(tensor) if self.key is None else run(**{self.key: tensor, **self.others})
 
@@ -61,7 +61,7 @@ class Batch:
             yield
 
     def columns(self, arrays: Arrays) -> Arrays:
-        """Return the arrays with the labels of this batch, after checking that they are finite and have its rows."""
+        """Return the arrays and the batch's labels. Arrays must have one row per input, and matrices must be finite."""
         rows = len(self.inputs.main)
         for name, array in arrays.items():
             if len(array) != rows:
@@ -106,7 +106,7 @@ def batches(
 
 
 def _split(batch: Any, number: int, accepts: Callable[[str], bool]) -> tuple[Inputs, NDArray[np.int64] | None]:
-    """Return the model inputs and the labels of what a loader gave."""
+    """Return the model inputs and the labels, or None without labels, of a batch from a loader."""
     labels: Any = None
     if isinstance(batch, tuple | list):
         batch, labels = ([*batch, None, None])[:2]
@@ -154,10 +154,10 @@ def _is_mask(value: Any, inputs: Any) -> bool:
 
 
 def _accepted_names(model: nn.Module) -> Callable[[str], bool]:
-    """Return a function that says whether the model's forward takes an argument of a name.
+    """Return a function that checks whether the model's `forward` accepts an argument with a given name.
 
-    A loader may add columns that the model does not take, such as `idx`. A forward that names `input_ids` gets only
-    the arguments it names. A forward(**batch), as of a wrapper, gets all tensors.
+    A loader may add columns that the model does not take, such as `idx`. If `forward` takes `**kwargs` and names no
+    input such as `input_ids`, as in a wrapper, all names are accepted. Otherwise only the named arguments are.
     """
     try:
         parameters = inspect.signature(model.forward).parameters
@@ -174,7 +174,7 @@ def _first(batch: Mapping[Any, Any], keys: tuple[str, ...]) -> Any:
 
 
 def _labels(labels: Any, rows: int, number: int) -> NDArray[np.int64] | None:
-    """Return integer labels, one per row; None for labels of any other kind."""
+    """Return the labels if they are integers, one per row; otherwise None."""
     if isinstance(labels, Tensor):
         labels = labels.detach().cpu().numpy() if labels.dtype != torch.bfloat16 else None
     if isinstance(labels, list | tuple) and labels and all(_is_integer(label) for label in labels):

@@ -18,7 +18,7 @@ from ..outputs import Outputs
 
 
 def check_into(into: AnyPath | None) -> Path | None:
-    """Return the folder to write as a path. It must not exist, and its parent must exist."""
+    """Return `into` as a path. Raise an error if the folder exists or its parent does not."""
     if into is None:
         return None
     folder = Path(into).absolute()
@@ -30,7 +30,7 @@ def check_into(into: AnyPath | None) -> Path | None:
 
 
 def gather(parts: Iterable[Arrays], folder: Path | None = None) -> Outputs:
-    """Return the parts concatenated, mapped from files in `folder` if given. A failed write leaves no folder."""
+    """Concatenate the parts, in memory or mapped from files in a new `folder`. A failed write leaves no folder."""
     checked = _with_equal_columns(parts)
     return _in_memory(checked) if folder is None else _in_folder(checked, folder)
 
@@ -98,7 +98,7 @@ class _Column:
         os.fsync(self.file.fileno())
 
     def _header(self) -> bytes:
-        # NumPy pads the header for any length of the first axis, so the header has a constant size.
+        # NumPy pads the header, so the size of the header does not depend on the number of rows.
         about = {**np.lib.format.header_data_from_array_1_0(self.like), "fortran_order": False}
         stream = BytesIO()
         np.lib.format.write_array_header_1_0(stream, {**about, "shape": (self.rows, *self.like.shape[1:])})

@@ -1,12 +1,12 @@
 """The head of a model: the layer whose input is the features and whose output is the logits.
 
-If no head is given, it is searched on the first batch among the `nn.Linear` layers that the model calls:
+If no head is given, the first batch determines the head among the `nn.Linear` layers that the model calls:
 
-1. It is the layer whose output the model returns: alone or within a tuple, a dict or an object (under the name
-   `logits` if there is one), unchanged or through a softmax, a log-softmax or a sigmoid. Several such layers are an
-   error.
-2. If there is no such layer, it is the last layer called, with a warning. It is an error if the model returns
-   matrices and none of them has the shape of that layer's output.
+1. The head is the layer whose output the model returns: alone or within a tuple, a dict or an object (under the name
+   `logits` if this name exists), unchanged or after a softmax, a log-softmax or a sigmoid. If several layers match, an
+   error is raised.
+2. If no layer matches, the head is the last layer called, and a warning is issued. If the model returns matrices, but
+   none with the shape of this layer's output, an error is raised.
 
 A head may run on every token, (n, t, d) -> (n, t, c), if the model returns the logits of one token of each row, as
 language models with a classification head do. Features and logits are then taken from this token.
@@ -30,13 +30,13 @@ _LISTED = 12
 # Largest depth at which logits are searched within the model's return value.
 _DEPTH = 4
 
-# Functions that models apply to their logits before they return them, and the tolerance for recognising the result.
+# Functions that models may apply to the logits before returning, and the tolerance for recognising the result.
 _ENDINGS = (lambda logits: logits.softmax(dim=1), lambda logits: logits.log_softmax(dim=1), torch.sigmoid)
 _NEAR = 1e-3
 
 
 class Head:
-    """A model with hooks on its head, or on every possible head until the first call. Close it after use.
+    """A model with hooks on its head, or on all candidates until the first call. Call `close` after use.
 
     Threads may share a `Head`: each call sees only the layers that it called itself.
     """
@@ -80,7 +80,7 @@ class Head:
             return  # The model was called by other code.
         given = next(iter((*inputs, *named.values())), None)
         if self._module is None:
-            # Only the last layer that runs on tokens can be the head. Copies of the others would take much memory.
+            # Of the layers that run on tokens, only the last can be the head. Save memory: do not copy the others.
             calls[:] = [call.without_tokens() for call in calls]
         calls.append(_Call(module, _copied(given), _copied(output), _reference(output)))
 
@@ -173,12 +173,12 @@ class _Call:
         return len(self.logits) if isinstance(self.logits, Tensor) and self.logits.ndim else 0
 
     def without_tokens(self) -> "_Call":
-        """Return the call without the numbers of arrays that are not 2-D."""
+        """Return the call with tensors that are not 2-D reduced to their shapes."""
         features, logits = (_shape_only(value) for value in (self.features, self.logits))
         return _Call(self.module, features, logits, self.output)
 
     def has_input(self, tensor: Tensor) -> bool:
-        """Return whether `tensor` equals the input."""
+        """Return whether `tensor` equals the input of this call."""
         given = self.features
         if not isinstance(given, Tensor) or given.shape != tensor.shape or given.is_meta or tensor.is_meta:
             return False
@@ -186,7 +186,7 @@ class _Call:
             return torch.equal(given, tensor.to(given.dtype))
 
     def explains(self, tensor: Tensor) -> bool:
-        """Return whether `tensor` equals the output, the output of one token of each row, or a softmax of it."""
+        """Return whether `tensor` equals the output, perhaps of one token per row or after a function in `_ENDINGS`."""
         if not tensor.is_floating_point() or tensor.numel() == 0 or tensor.is_meta:
             return False
         if self.returned_tokens([tensor]) is not None:
@@ -200,10 +200,10 @@ class _Call:
             return any(torch.allclose(ending(logits), found, rtol=_NEAR, atol=_NEAR) for ending in _ENDINGS)
 
     def returned_tokens(self, tensors: Sequence[Tensor]) -> Tensor | None:
-        """Return the number (n,) of the token of each row whose output is a row of a returned matrix, or None.
+        """Return the index (n,) of the token in each row whose output the model returned, or None without a match.
 
-        In half precision, several tokens may have the same output. A token that matches in every row comes first, and
-        then the last token.
+        In half precision, several tokens of a row may match. A position that matches in every row is preferred, then
+        the last position.
         """
         logits = self.logits
         if not isinstance(logits, Tensor) or logits.ndim != 3 or logits.is_meta or not logits.numel():
@@ -292,7 +292,7 @@ def _last(calls: Sequence[_Call], tensors: Sequence[Tensor], names: Mapping[nn.M
 def _warn_of_others(
     calls: Sequence[_Call], tensors: Sequence[Tensor], head: nn.Module, names: Mapping[nn.Module, str]
 ) -> None:
-    """Warn if the model returns another matrix that may be the logits: no layer has it as its input or output."""
+    """Warn if the model returns another matrix that may be the logits and is no layer's input or output."""
     rows = next(call.rows for call in calls if call.module is head)
     for tensor in tensors:
         is_matrix = tensor.is_floating_point() and tensor.ndim == 2 and len(tensor) == rows > 0
@@ -304,13 +304,13 @@ def _warn_of_others(
 
 
 def _sources(calls: Sequence[_Call], tensor: Tensor) -> list[_Call]:
-    """Return the calls whose output is this very tensor, or else the calls whose output explains it."""
+    """Return the calls whose output is the same object as `tensor` or, without one, the calls that explain `tensor`."""
     same = [call for call in calls if call.output is not None and call.output() is tensor]
     return same or [call for call in calls if call.explains(tensor)]
 
 
 def described(modules: Sequence[nn.Module], names: Mapping[nn.Module, str]) -> str:
-    """Return the names and sizes of layers, only the last ones if there are many."""
+    """Return the names and sizes of layers as text. If there are many, only the last are listed."""
     sizes = [f"{names[module] or 'the model itself'}{_size(module)}" for module in modules]
     return ("… " if len(sizes) > _LISTED else "") + ", ".join(sizes[-_LISTED:])
 
@@ -324,7 +324,7 @@ def _size(module: nn.Module) -> str:
 
 
 def _tensors(returned: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors within a model's return value, each with its name there or ""."""
+    """Yield (name, tensor) pairs from a model's return value. A tensor without a name has the name ""."""
     if isinstance(returned, Tensor):
         yield name, returned
     elif depth < _DEPTH:
@@ -345,7 +345,7 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
 
 
 def check_pointwise(name: str, conv: nn.Conv2d) -> None:
-    """Reject a convolution that mixes pixels: it does not commute with pooling."""
+    """Reject a convolution that mixes pixels, because only pointwise convolutions commute with pooling."""
     if conv.kernel_size != (1, 1) or conv.stride != (1, 1) or conv.padding not in ((0, 0), "valid"):
         raise ValueError(
             f"head {name!r} must be linear or a 1×1 convolution of stride 1 without padding, "

@@ -22,10 +22,10 @@ def device_of(model: nn.Module, device: torch.device | str | None = None) -> tor
 def restored(model: nn.Module, device: torch.device | str | None = None) -> Iterator[Callable[[], None]]:
     """Run the block with the model in eval mode, on `device` if given, and restore the model afterwards.
 
-    Restored are training flags, the parameters, buffers and gradients of each module (the same objects in the same
-    memory), and the numbers in buffers. The numbers in parameters and gradients are not copied, because a copy would
-    double the memory. The block gets a function to call after each batch: it raises an error if the model changed a
-    parameter in place. It does not notice changes through `parameter.data`.
+    The training flags, the parameters, buffers and gradients of each module (the same objects in the same memory), and
+    the numbers in buffers are restored. The numbers in parameters and gradients are not restored, because copies would
+    double the memory. Instead, the block gets a function to call after each batch. The function raises an error if the
+    model changed a parameter in place. Changes through `parameter.data` are not noticed.
     """
     if any(is_lazy(tensor) for tensor in chain(model.parameters(), model.buffers())):
         raise ValueError("model must have initialised parameters, got lazy ones: run the model on one batch first")
@@ -56,7 +56,7 @@ def _check_device(device: torch.device | str | None) -> None:
 
 
 class _ModelState:
-    """Everything of a model that is restored."""
+    """The state of a model that `restored` saves and restores."""
 
     def __init__(self, model: nn.Module) -> None:
         self.modules = [_ModuleState(part) for part in model.modules()]
@@ -79,7 +79,7 @@ class _ModelState:
                 with torch.no_grad():
                     buffer.copy_(before)
             elif _differs(buffer, before):
-                # torch did not count the change. Do not count the restoration, or a later backward pass would fail.
+                # torch did not count this change. Restore without counting, or a later backward pass would fail.
                 buffer.data.copy_(before)
 
 
@@ -118,7 +118,8 @@ def _check_unchanged(counted: list[tuple[str, nn.Parameter, int]]) -> None:
 
 
 def _version(tensor: Tensor) -> int:
-    # The version counts changes in place. Tensors made in inference mode have none and cannot be changed outside it.
+    # The version counts changes in place. Tensors made in inference mode have no version, and code outside inference
+    # mode cannot change them in place.
     return 0 if tensor.is_inference() else tensor._version
 
 
@@ -126,5 +127,5 @@ def _differs(buffer: Tensor, before: Tensor) -> bool:
     if buffer.is_inference() or buffer.is_meta or buffer.layout != torch.strided:
         return False
     with torch.no_grad():
-        # NaN equals NaN here.
+        # Treat NaN as equal to NaN.
         return not bool(((buffer == before) | ((buffer != buffer) & (before != before))).all())

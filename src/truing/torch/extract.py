@@ -1,4 +1,4 @@
-"""Features and logits of every row, by one forward hook on the head."""
+"""Extract the features and logits of every row with a forward hook on the head."""
 
 from collections.abc import Iterable
 from contextlib import closing, nullcontext
@@ -28,8 +28,8 @@ def extract(
 ) -> Outputs:
     """Return the input and output of the head for every row: features (n, d), logits (n, c), and labels (n,) if any.
 
-    The model runs in eval mode without gradients and is restored afterwards, also after an error. A model that changes
-    its own parameters in place is rejected after that batch.
+    The model runs in eval mode without gradients and is restored afterwards, also after an error. If the model
+    changes its own parameters in place, an error is raised after that batch.
 
     >>> outputs = extract(nn.Linear(4, 3), [torch.ones(2, 4)])
     >>> outputs
@@ -50,7 +50,7 @@ def extract(
         Whether to run in half precision where torch allows it. The arrays are float32.
     into
         A new folder for `features.npy`, `logits.npy` and `labels.npy`, written batch by batch and then mapped into
-        memory. If the extraction fails, there is no folder.
+        memory. If the extraction fails, no folder remains.
     progress
         Whether to show a line of progress on a terminal.
     """
@@ -65,6 +65,6 @@ def extract(
                 return batch.columns(columns(features, logits))
 
         numbered = batches(model, loader, where, title=lambda: f"extract, {watched}", progress=progress)
-        # Not inference_mode: tensors that the model caches in it could not be used in training later.
+        # Not inference_mode: tensors that the model caches there could not be used in later training.
         with torch.no_grad(), torch.autocast(where.type) if autocast else nullcontext(), closing(numbered) as each:
             return gather(map(columns_of, each), folder)

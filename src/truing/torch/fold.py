@@ -37,7 +37,7 @@ def folded(
     Parameters
     ----------
     fit
-        A fit, a detection by one, or a detector.
+        A fit, a detection with a fit, or a detector.
     head
         A module of the model or its dotted name; by default the only `nn.Linear` of the fit's size.
     threshold, accept, false_alarm
@@ -50,7 +50,7 @@ def folded(
 
 
 class FoldedModel(nn.Module):
-    """A model with its trued score. Only one thread at a time may call it."""
+    """A model that also returns its trued score. Only one thread at a time may call it."""
 
     def __init__(self, model: nn.Module, head: str, folding: Folding) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class FoldedModel(nn.Module):
 
     @property
     def threshold(self) -> float | None:
-        """The lowest accepted score, or None. `state_dict` contains it as `trued_score.threshold`."""
+        """The lowest accepted score, or None. Its key in `state_dict` is `trued_score.threshold`."""
         threshold = self.trued_score.threshold
         return None if threshold is None else float(threshold)
 
@@ -100,7 +100,7 @@ class TruedScore(nn.Module):
             return score.reshape(-1)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "TruedScore":
-        """Move to a new device with the model, but stay in float32."""
+        """Move the buffers to the model's new device, but keep them in float32."""
         super()._apply(lambda tensor: tensor.to(fn(tensor).device), recurse)  # type: ignore[no-untyped-call]
         return self
 
@@ -179,7 +179,7 @@ def _name_of_head(model: nn.Module, head: nn.Module | str | None, folding: Foldi
 
 
 def _fits(module: nn.Module, folding: Folding) -> bool:
-    """Return whether a layer has the fit's width and number of classes, or does not say its size."""
+    """Return whether a layer has the fit's width and number of classes, or has an unknown size."""
     sizes = ("in_features", "in_channels"), ("out_features", "out_channels")
     for names, wanted in zip(sizes, (folding.dimensions, folding.classes), strict=True):
         size = next((getattr(module, name) for name in names if hasattr(module, name)), None)

@@ -1,4 +1,4 @@
-"""ODIN: the maximum softmax probability of an image that is moved a little towards the predicted class."""
+"""ODIN: the maximum softmax probability of an image, perturbed slightly towards the predicted class."""
 
 from collections.abc import Callable, Iterable
 from contextlib import closing
@@ -44,15 +44,16 @@ def odin(
     Parameters
     ----------
     model, loader, head, device, progress
-        As for `extract`. Tokens have no gradient: batches need `inputs_embeds` instead of `input_ids`, or `epsilon=0`.
+        As for `extract`. Token ids have no gradient, so batches with `input_ids` need `epsilon=0`; use `inputs_embeds`
+        otherwise.
     temperature, epsilon
         The temperature T, and the size ε of the step.
     std
-        The divisor of the images' normalisation, one number per channel. ε is divided by it too, and so measured in
-        pixels before normalisation, as in the authors' code. By default ε is not divided.
+        The divisor of the images' normalisation, one number per channel. ε is also divided by `std`, so that ε
+        refers to pixels before normalisation, as in the authors' code. By default, ε is not divided.
     features
-        `"clean"`: features and logits of the image itself (Algorithm 1). `"perturbed"`: of the perturbed image (the
-        authors' code). The scores are the same.
+        The features and logits to return: `"clean"`, of the image itself (Algorithm 1), or `"perturbed"`, of the
+        perturbed image (the authors' code). The scores are the same.
     """
     T = as_number(temperature, "temperature", at_least=1e-100)
     epsilon = as_number(epsilon, "epsilon", at_least=0.0)
@@ -73,7 +74,7 @@ def odin(
 
 @dataclass(frozen=True, eq=False)
 class _Perturbation:
-    """ODIN on a model with hooks. `steps` is ε per channel. `perturbed` selects the features of the moved image."""
+    """ODIN on a model with hooks. `steps` is ε per channel. `perturbed` selects the features of the perturbed image."""
 
     watched: Head
     check_unchanged: Callable[[], None]

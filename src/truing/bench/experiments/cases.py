@@ -1,6 +1,6 @@
 """The cases: experiments that can be run on any setting, as plain values.
 
-A case defines how it is run, which tables are made of its rows, and where the paper prints the same experiment. No
+A case defines how it is run, which tables are made from its rows, and where the paper prints the same experiment. No
 other module depends on the name of a case.
 """
 
@@ -13,7 +13,7 @@ SEED = 0
 REPEATS = 10
 Seed = int | tuple[int, ...]
 SEEDS: tuple[Seed, ...] = tuple((SEED, repeat) for repeat in range(REPEATS))  # One seed per repeat.
-IN_PER_OUT = 5  # In-distribution rows for each row of the other set.
+IN_PER_OUT = 5  # In-distribution rows for each out row.
 PENALTY, KEEP = 1e-5, 0.8
 REFERENCE_SHARE = 0.25  # Share of in-distribution rows in each half of the reference.
 FALSE_ALARM = 0.05  # False-alarm rate of cases with a reference.
@@ -65,7 +65,7 @@ class Case:
     wide: bool = True  # Whether to run the case on settings with principal components, too.
     by_authors: bool = False  # Whether the case is also run by the authors' conventions.
     has_reference: bool = False  # Whether methods get a reference and refuse rows.
-    needs_logits: bool = False  # Whether the case uses logits, if there are any.
+    needs_logits: bool = False  # Whether the case uses logits, if the files have logits.
     needs_head: bool = False  # Whether the case needs the weight and bias of the network's last layer.
     has_own_scores: bool = True  # Whether the user's base scores are added.
     has_own_methods: bool = False  # Whether the user's methods are added.
@@ -74,10 +74,10 @@ class Case:
     is_beside_main: bool = False  # Whether the summary shows the means of this case after the main case.
     about: str = ""  # A note below the tables.
     tables: tuple[str, ...] = ("means",)  # Kinds: means, pool, by-set, means-of-each-set, by-subset, by-value.
-    beside: str = ""  # The case whose rows replace the base scores of this case in tables.
-    counts: str = "fewer"  # Which row counts the notes give: fewer, total or none.
+    beside: str = ""  # Tables also show the named case's rows of the same base scores.
+    counts: str = "fewer"  # Which row counts the notes give: fewer (ODIN on fewer rows), total or none.
     axis: Axis | None = None  # The x-axis of the case's curves, if there are any.
-    paper_tables: tuple[str, ...] = ()  # Tables in paper.csv. The first table with a number is used.
+    paper_tables: tuple[str, ...] = ()  # Tables in paper.csv. The first table that has a line's number is used.
     paper_inside: tuple[str, ...] = ()  # The in-distribution sets in the paper; empty means all.
 
 
@@ -319,7 +319,7 @@ def is_run(case: Case, setting: Setting, conventions: str) -> bool:
 
 
 def folders_of(case: Case, setting: Setting) -> list[str]:
-    """Return the subfolders of a setting that a case reads. ODIN's files have subfolders; "" is the setting itself."""
+    """Return the subfolders of a setting's folder that a case reads: "" (the folder itself), and ODIN's subfolders."""
     if case.needs_head:  # ODIN's perturbation is not defined for a changed head.
         return [""]
     kinds = {ODIN[base] for base in case.bases if base in ODIN and setting.odin_temperature is None}

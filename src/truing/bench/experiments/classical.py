@@ -1,7 +1,7 @@
 """Three traditional detectors. As in the paper, they are fitted on the features of the test mix, without labels.
 
-Each function returns one score per row, higher = more in-distribution: of the `unseen` rows if given, otherwise of the
-fitted rows.
+Each function returns one score per row, higher = more in-distribution. It scores the `unseen` rows if
+given, otherwise the fitted rows.
 """
 
 import warnings
@@ -17,7 +17,7 @@ from ...data.extras import install
 
 TREES = 100
 NEIGHBOURS = 20
-_PASSES = 1000  # Iterations of expectation and maximisation. A mixture that needs more is an error.
+_PASSES = 1000  # Maximum number of EM iterations. A mixture that needs more raises an error.
 
 
 def isolation_forest(
@@ -32,7 +32,7 @@ def isolation_forest(
 def local_outlier(
     features: ArrayLike, rng: np.random.Generator, *, unseen: ArrayLike | None = None, neighbours: int = NEIGHBOURS
 ) -> Floats:
-    """Return the local outlier factor of every row (n,), negated. It does not use `rng`."""
+    """Return the local outlier factor of every row (n,), negated. `rng` is not used."""
     matrix = _rows(features)
     count = as_count(neighbours, "neighbours", at_most=len(matrix) - 1)
     factor = _sklearn("neighbors").LocalOutlierFactor(n_neighbors=count, novelty=unseen is not None).fit(matrix)

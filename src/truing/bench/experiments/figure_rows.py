@@ -18,15 +18,15 @@ from .records import Row
 from .reference import BASE, Reference, contrast
 
 PROTOCOL = "draw points and densities"
-POINTS = 150  # Number of points of each set.
-CURVE = 80  # Number of thresholds of a ROC curve, from each set.
+POINTS = 150  # Number of points drawn from each set.
+CURVE = 80  # Number of quantiles of each set that are thresholds of a ROC curve.
 DRAWN = "energy"  # The score in the paper's first figure.
 
 
 def figure_rows(job: Job) -> Iterator[Row]:
     """Yield the points of one mix, and densities and ROC curves of its scores before and after truing.
 
-    Contrast is included if the mix has logits. Its ROC curve is part of the figure of every base score.
+    Contrast is included if the mix has logits. The ROC curve of contrast is in the figure of every base score.
     """
     components = job.setting.components
     yield _points(job.mix, components)
@@ -47,7 +47,7 @@ def figure_rows(job: Job) -> Iterator[Row]:
 
 
 def _contrast(job: Job) -> tuple[Floats, Floats]:
-    """Return (scores_in, scores_out) by contrast on the test rows of the first repeat of the contrast case."""
+    """Return contrast's (scores_in, scores_out) on the test rows of the first repeat of the contrast case."""
     mix, rng, _ = next(job.repeats())
     learning, calibration, rest = mix.with_reference(rng, REFERENCE_SHARE)
     return rest.split(contrast(rest, Reference(learning, calibration))[1])
@@ -103,7 +103,7 @@ def _separating(places: Floats, is_out: np.ndarray[Any, np.dtype[np.bool_]]) -> 
 
 
 def _discriminant(features: Matrix, is_out: np.ndarray[Any, np.dtype[np.bool_]]) -> Floats:
-    """Return Fisher's discriminant direction, of unit length; higher = in-distribution."""
+    """Return Fisher's discriminant direction as a unit vector that points towards the in-distribution rows."""
     parts = [features[~is_out], features[is_out]]
     within = sum(np.cov(part.T) for part in parts)
     direction = np.linalg.lstsq(within, parts[0].mean(axis=0) - parts[1].mean(axis=0), rcond=None)[0]
@@ -112,7 +112,10 @@ def _discriminant(features: Matrix, is_out: np.ndarray[Any, np.dtype[np.bool_]])
 
 
 def _densities(scores_in: Floats, scores_out: Floats) -> dict[str, Any]:
-    """Return both densities between the 0.1 % and 99.9 % quantiles, the threshold at 95 % recall, and the metrics."""
+    """Return the densities of in- and out-of-distribution scores, the threshold at 95 % recall, and the metrics.
+
+    The densities cover the range from the 0.1 % quantile to the 99.9 % quantile of all scores.
+    """
     low, high = np.quantile(np.concatenate([scores_in, scores_out]), [0.001, 0.999])
     grid = np.linspace(low, high, GRID)
     measured = metrics(scores_in, scores_out)

@@ -1,4 +1,4 @@
-"""The methods: functions from features and base scores to a scorer of seen and unseen rows.
+"""The methods: each is fitted to features and base scores, and returns a function that scores any rows.
 
 All methods are the library's own fits, so users of truing get the same numbers.
 """
@@ -19,42 +19,42 @@ from .settings import Setting
 
 Scorer = Callable[[Matrix], Floats]
 Fit = Callable[[SharedFeatures, Floats], Scorer]
-"""Maps features, perhaps confined to principal components, and base scores to a function that scores features."""
+"""Fits base scores on features (or their principal components) and returns a function that scores features."""
 
 Measurement = tuple[tuple[str, str, str], dict[str, float]]
 """(base score, method, "fitted" or "unseen" rows), and the metrics of one run."""
 
 
 def direct(features: SharedFeatures, scores: Floats, *, intercept: bool = True) -> Scorer:
-    """Return DLR (Eq. 10) of the base scores (n,), as a function from features (m, d) to trued scores (m,)."""
+    """Fit DLR (Eq. 10) to base scores (n,) and return a function from features (m, d) to trued scores (m,)."""
     return features.fit_direct(scores, intercept=intercept).predict
 
 
 def robust(features: SharedFeatures, scores: Floats, *, intercept: bool = True) -> Scorer:
-    """Return RLR (Algorithm 2) of the base scores (n,), as a function from features (m, d) to trued scores (m,)."""
+    """Fit RLR (Algorithm 2) to base scores (n,) and return a function from features (m, d) to trued scores (m,)."""
     (fit,) = features.fit_robust_sweep(scores, [KEEP], penalty=PENALTY, intercept=intercept)
     return fit.predict
 
 
 def robust_as_authors(features: SharedFeatures, scores: Floats, *, keep: float = KEEP) -> Scorer:
-    """Return RLR as in the authors' code: rows in the order of their lasso, and a refit on the raw features."""
+    """Fit RLR as in the authors' code: keep the rows that the authors' lasso trusts most, and refit on raw features."""
     kept = trusted_by_authors(features, scores)[: kept_rows(keep, len(scores))]
     return fit_direct(features.matrix[kept], scores[kept]).predict
 
 
 def trusted_by_authors(features: SharedFeatures, scores: Floats) -> Index:
-    """Return the rows, most trusted first, by the authors' lasso, solved as a Huber regression.
+    """Return the rows, most trusted first, as ordered by the authors' lasso, which is solved as a Huber regression.
 
     The authors scale columns to unit variance and scikit-learn's lasso divides by n, so their λ corresponds to √n λ
-    here. Their projection has no constant column, but the lasso centres its columns. On principal components, which
-    have zero mean, this equals an intercept; on raw features it has almost no effect.
+    here. The authors' projection has no constant column, but the lasso centres its columns. On principal components,
+    which have zero mean, the centring equals an intercept; on raw features the centring has almost no effect.
     """
     penalty = PENALTY * len(scores) ** 0.5
     return features.trust_order(scores, penalty=penalty, intercept=features.components is not None)
 
 
 def kept_rows(keep: float, rows: int) -> int:
-    """Return the number of rows of a kept share.
+    """Return how many of `rows` rows are kept at a share.
 
     >>> kept_rows(0.7, 10)
     7
@@ -64,7 +64,7 @@ def kept_rows(keep: float, rows: int) -> int:
 
 @dataclass(frozen=True)
 class Method:
-    """A way to true a base score, and the cases that use it."""
+    """A method that trues a base score, and the conditions under which it is run."""
 
     fit: Fit
     is_compared: bool = False  # Whether cases without a list of methods run this method.
@@ -76,7 +76,7 @@ METHODS = {
     "DLR": Method(direct, is_compared=True),
     "RLR": Method(robust, is_compared=True, by_authors=robust_as_authors),
     "DLR, no intercept": Method(partial(direct, intercept=False)),
-    # On centred components, many fits have the same objective.
+    # Without an intercept, RLR has no unique solution on centred components.
     "RLR, no intercept": Method(partial(robust, intercept=False), with_components=False),
 }
 
@@ -128,7 +128,7 @@ def metrics(scores_in: Floats, scores_out: Floats) -> dict[str, float]:
 
 
 def principal_coordinates(features: Matrix, components: int | None) -> Callable[[Matrix], Matrix]:
-    """Return the projection to the leading principal components, or the identity without components."""
+    """Return the projection to the leading principal components, or the identity if `components` is None."""
     if components is None:
         return lambda rows: rows
     principal = Moments.of(features, np.zeros(len(features))).principal_components(components)

@@ -16,7 +16,8 @@ Index = NDArray[np.intp]
 class Mix:
     """Rows of two sets, the in-distribution rows first, and their base scores.
 
-    `logits`, and `labels` (rows_in,), the true classes of the in-distribution rows, are present if the case needs them.
+    `logits` are present if the case uses logits. Then `labels` (rows_in,) are the true classes of the in-distribution
+    rows, if the files have labels.
     """
 
     features: Matrix
@@ -54,7 +55,10 @@ class Mix:
         )
 
     def with_reference(self, rng: np.random.Generator, share: float) -> tuple["Mix", "Mix", "Mix"]:
-        """Return two halves of a random reference, each a `share` of the in-distribution rows, and the other rows."""
+        """Return the learning half and the calibration half of a random reference, and the remaining rows.
+
+        Each half is a `share` of the in-distribution rows.
+        """
         inside, outside, none = rng.permutation(self.rows_in), rng.permutation(self.rows_out), np.arange(0)
         each = int(share * self.rows_in)
         learning, calibration, others = inside[:each], inside[each : 2 * each], inside[2 * each :]
@@ -69,12 +73,12 @@ class Mix:
         return Outputs(self.features, self.logits)
 
     def classes(self) -> NDArray[np.integer[Any]]:
-        """Return the class of each in-distribution row (rows_in,): its label, or without labels its predicted class."""
+        """Return the class of each in-distribution row (rows_in,): the label, or without labels the predicted class."""
         if self.labels is not None:
             return self.labels
         predicted: Index = self.outputs()._need("logits")[: self.rows_in].argmax(axis=1)
         return predicted
 
     def split(self, scores: Floats) -> tuple[Floats, Floats]:
-        """Return (scores_in, scores_out)."""
+        """Split scores of all rows into (scores_in, scores_out)."""
         return scores[: self.rows_in], scores[self.rows_in :]

@@ -35,7 +35,7 @@ _TAKEN_SCORES = (*SCORES, *ODIN)
 class Own:
     """The user's scores, each with its name and its source, and the user's methods as `module:function`.
 
-    Modules are searched in `folder` first, then as Python finds them.
+    Modules are searched in `folder` first, then on Python's module path.
     """
 
     scores: tuple[tuple[str, str], ...] = ()
@@ -70,7 +70,7 @@ class Own:
         return {name: _fit(name, function, components) for name, function in functions.items()}
 
     def described(self) -> dict[str, Any]:
-        """Return the sources, and the SHA-256 of every module among them, as records store them."""
+        """Return the sources of scores and methods and the SHA-256 of each module, in the form that records store."""
         found: dict[str, Any] = {}
         if self.scores:
             found["scores"] = dict(self.scores)
@@ -129,7 +129,7 @@ def load_function(source: str, folder: str) -> Callable[..., Any]:
 
 
 def _call(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function of the user. If it fails, raise an error with its name, file and line.
+    """Call a function of the user. If the call fails, raise an error with `name`, file and line.
 
     Other scores and methods use the same arrays, so the function gets read-only views.
     """

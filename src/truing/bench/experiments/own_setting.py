@@ -14,10 +14,10 @@
     mine = "scores"                    # or the name of a column of every outputs file
 
 Other optional keys: `paper` (the paper's in-distribution set to compare with: CIFAR-10, CIFAR-100 or ImageNet-1k),
-`draws` (false: use all rows of every out-of-distribution set instead of one for five in-distribution rows),
+`draws` (false: use all rows of every out-of-distribution set instead of one row per five in-distribution rows),
 `odin_temperature` (ODIN without a perturbation), `mixture`, and tables like [outside] called [noise], [odin-clean] and
-[odin-perturbed]; in the last two, `inside` names the in-distribution set. Paths are relative to the TOML file, and
-modules are searched in its folder first.
+[odin-perturbed]. In the last two tables, `inside` names the in-distribution set. Paths are relative to the TOML file,
+and modules are searched in the folder of the TOML file first.
 """
 
 import re
@@ -53,7 +53,7 @@ _KINDS: dict[str, tuple[type, str]] = {
 }
 _REQUIRED = ("name", "network", "inside", "outside")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_COMBINED = 4  # Number of sets whose combinations are run as well.
+_COMBINED = 4  # Combinations are run for this many of the first out-of-distribution sets.
 
 
 def read_setting(path: Path) -> tuple[Setting, Locate, Own]:
@@ -129,7 +129,7 @@ def _check_names(table: Mapping[str, Any]) -> None:
 
 
 def _check_different(inside: str, files: Mapping[str, Path]) -> None:
-    """Reject a file that is given for two sets, also through a link."""
+    """Reject a file that is given for two sets, even through a link."""
     names: dict[Path, str] = {}
     for name, file in files.items():  # The in-distribution set comes first.
         if name != HEAD and "/" not in name:
@@ -141,9 +141,9 @@ def _check_different(inside: str, files: Mapping[str, Path]) -> None:
 
 
 def _check_columns(inside: str, files: Mapping[str, Path], own: Own) -> None:
-    """Reject `.npz` files with other features than the in-distribution set, or without the column of a score.
+    """Reject `.npz` files without the column of a score, or with more or fewer features than the in-distribution set.
 
-    Only headers are read.
+    Only the headers of the files are read.
     """
     columns = {name: source for name, source in own.scores if not is_function(source)}
     width = None

@@ -36,7 +36,7 @@ from .settings import Setting
 
 RATE_ROWS = 5000
 SAMPLED_ROWS = 20_000  # Total in-distribution rows of all samples of one size.
-OUT_SHARE = 0.2  # Share of out rows if the number of test rows is varied.
+OUT_SHARE = 0.2  # Share of out rows when the number of test rows is varied.
 CLASSES_LEFT = 0.3  # Share of classes, or of rows, that remain among the test rows.
 CONCENTRATION = 0.3  # Parameter of the Dirichlet distribution of class shares.
 UNTRUED = ("gradnorm",)  # Base scores that are not trued.
@@ -47,9 +47,9 @@ Measurements = Iterator[tuple[Value, Measurement]]
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One mix under one case. `reacted` returns the base scores of features that ReAct clips at a value.
+    """One mix to run under one case. `reacted` maps features and a clip to the base scores of the clipped features.
 
-    There is one repeat per seed.
+    A job has one repeat per seed.
     """
 
     setting: Setting
@@ -106,7 +106,7 @@ def stream(job: Job) -> Measurements:
 
 
 def vary_kept_share(job: Job) -> Measurements:
-    """Run RLR at every kept share. The rows are ordered once."""
+    """Run RLR at every kept share. All shares use the same order of rows."""
     for mix, rng, new in job.repeats():
         seen, unseen = mix.halves(rng)
         for fitted, scored, name in ((mix, mix, "fitted"), (seen, unseen, "unseen")):
@@ -121,7 +121,7 @@ def vary_kept_share(job: Job) -> Measurements:
 
 
 def _sweep(job: Job, features: SharedFeatures, scores: Floats) -> list[Scorer]:
-    """Return RLR at each kept share by the conventions of the job."""
+    """Return the function of RLR for each kept share, by the conventions of the job."""
     if job.conventions == CONVENTIONS[0]:
         return [fit.predict for fit in features.fit_robust_sweep(scores, job.case.values, penalty=PENALTY)]
     order = trusted_by_authors(features, scores)
@@ -177,7 +177,7 @@ def samples(mix: Mix, sizes: tuple[int, int], count: int, rng: np.random.Generat
 def vary_react_share(job: Job) -> Measurements:
     """Run ReAct at every share: alone, and with DLR on raw and on clipped features.
 
-    As ReAct requires, the clip is computed from the in-distribution rows of the fit.
+    As ReAct requires, the clip is computed from the fitted in-distribution rows.
     """
     if job.reacted is None:
         return
@@ -223,13 +223,13 @@ def detect_outliers(job: Job) -> Measurements:
 
 
 def decide_with_reference(job: Job) -> Measurements:
-    """Give every method the same reference and let it decide the remaining rows."""
+    """Decide the remaining rows by every method, all with the same reference."""
     for rest, reference, _ in _with_reference(job):
         yield from _decide(job, None, rest, reference)
 
 
 def vary_out_share(job: Job) -> Measurements:
-    """Decide at every share of out rows, on as many rows as the share allows."""
+    """Decide test rows with every share of out rows, using as many rows as the share allows."""
     for rest, reference, _ in _with_reference(job):
         for share in job.case.values:
             total = min(rest.rows_in / (1 - share), rest.rows_out / share)
@@ -238,7 +238,7 @@ def vary_out_share(job: Job) -> Measurements:
 
 
 def vary_test_rows(job: Job) -> Measurements:
-    """Decide every number of test rows. Numbers that need more rows than available are skipped."""
+    """Decide every number of test rows. Numbers for which there are too few rows are skipped."""
     for rest, reference, _ in _with_reference(job):
         for size in map(int, job.case.values):
             rows_out = round(OUT_SHARE * size)
@@ -281,7 +281,7 @@ def _decide(job: Job, value: Value, mix: Mix, reference: Reference) -> Measureme
 
 
 def _streamed(features: Matrix, scores: Floats, order: Index, batch: int) -> tuple[Floats, Floats]:
-    """Return two scores of every row: after and before its batch is learned. The first batch has NaN before."""
+    """Return every row's scores after and before its batch is learned. In the first batch, scores before are NaN."""
     detector, after, before = Detector("given"), np.empty(len(order)), np.full(len(order), np.nan)
     for start in range(0, len(order), batch):
         rows = order[start : start + batch]

@@ -33,7 +33,7 @@ def describe_file(path: Path) -> FileInfo:
 
 
 def network_of(info: FileInfo) -> str | None:
-    """Return the network and the weights that a file names, or None if it names none.
+    """Return the network and the weights that a file names, or None if the file names no network.
 
     >>> network_of({"made": {"network": "resnet20", "classes": 10, "weights": "w.pt", "weights_sha256": "ab" * 32}})
     'resnet20, 10 classes, weights w.pt (SHA-256 begins with abababababababab)'

@@ -1,6 +1,6 @@
 """Records of experiments: JSON lines with the parameters, the input files, the code and the results.
 
-A file holds one case on one setting. A line with the key `about` describes the origin of the lines that follow it.
+A file holds one case on one setting. A line with the key `about` gives the origin of the lines after that line.
 Every other line is a finished job with its rows, so an interrupted run continues after the last complete line. If a
 job was run more than once, its last rows count.
 """
@@ -23,12 +23,13 @@ from .provenance import FileInfo, network_of
 from .settings import SETTINGS, Setting, setting_of
 
 Row = dict[str, Any]
-"""One result, as flat as in the JSON: `case`, `setting` and `conventions`; `outside`, the out-of-distribution set; and
+"""One result, with the keys of its JSON object: `case`, `setting` and `conventions`; `outside`, the
+out-of-distribution set; and
 
 - either `base`, `method`, `scored` ("fitted" or "unseen"), the `value` of the quantity that the case varies, if any,
   `repeats`, and the means of the metrics over the repeats by name, with their spread as `fpr95_sd` and so on; cases
   with a reference add `detected` and `false_alarms`;
-- or `picture`, and the data that the picture is drawn from (_PICTURES).
+- or `picture`, and the data that the picture is drawn from (keys in `_PICTURES`).
 """
 About = dict[str, Any]
 
@@ -79,11 +80,14 @@ class Record:
         return jobs
 
     def outdated(self, about: About) -> set[str]:
-        """Return the jobs to repeat: their code, base scores or own scores and methods differ from `about`."""
+        """Return the finished jobs whose code, base scores, or user's scores and methods differ from `about`."""
         return {job for job, (origin, _) in self.jobs().items() if not _is_current(origin, about)}
 
     def start(self, about: About) -> set[str]:
-        """Prepare the file for more rows and return the finished jobs. Different data or parameters are an error."""
+        """Prepare the file for more rows and return the jobs that need not be run again.
+
+        Raise ValueError if the file was made from other data or with other parameters.
+        """
         lines = self.lines()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.touch()
@@ -117,7 +121,7 @@ class Record:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Prevent other runs from writing this record."""
+        """Prevent other runs from writing this record inside the `with` block."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab") as file:
             try:
@@ -147,7 +151,7 @@ class Results:
         return [about for about in self.abouts if about["settings"]["setting"] == setting]
 
     def files(self, setting: str) -> dict[str, FileInfo]:
-        """Return the stored information about every file behind the rows of a setting."""
+        """Return the stored information about every file that the rows of a setting were made from, by name."""
         files: dict[str, FileInfo] = {}
         for about in self.of(setting):
             for name, info in files_of(about).items():
@@ -155,7 +159,7 @@ class Results:
         return files
 
     def networks(self, setting: str) -> dict[str, str | None]:
-        """Return the network that every file behind the rows of a setting names, or None if it names none."""
+        """Return the network that each file of a setting names, by file name; None for a file that names no network."""
         return {name: network_of(info) for name, info in self.files(setting).items()}
 
 
@@ -178,7 +182,7 @@ def read(folder: Path) -> Results:
 
 
 def files_of(about: About) -> dict[str, FileInfo]:
-    """Return the stored information about each file. Records of versions before 0.2 hold only the hash."""
+    """Return the stored information about each file. Versions before 0.2 stored only the hash."""
     return {name: info if isinstance(info, dict) else {"sha256": info} for name, info in about["data"].items()}
 
 
@@ -209,7 +213,7 @@ def _versions() -> dict[str, str]:
 
 
 def _setting(about: About, file: Path) -> Setting:
-    """Return the stored setting of rows. Older records hold only the setting's name."""
+    """Return the setting that an origin stores. Older records store only the name of a built-in setting."""
     if "setting" not in about:
         return SETTINGS[about["settings"]["setting"]]
     try:
@@ -219,7 +223,7 @@ def _setting(about: About, file: Path) -> Setting:
 
 
 def _is_line(line: object) -> bool:
-    """Return whether a line is a finished job, or the origin of jobs of an existing case."""
+    """Return whether a line is a valid finished job, or a valid origin of jobs of an existing case."""
     if not isinstance(line, dict):
         return False
     if "about" not in line:
@@ -253,7 +257,10 @@ def _is_current(origin: About, about: About) -> bool:
 
 
 def _same_choices(before: About, now: About) -> bool:
-    """Return whether all parameters are the same. Older records have more parameters and no setting."""
+    """Return whether the parameters of `now` are the same, except those in `_PER_JOB`.
+
+    Older records have more parameters and no setting.
+    """
     old, new = before["settings"], now["settings"]
     same = all(name in old and old[name] == value for name, value in new.items() if name not in _PER_JOB)
     return same and before.get("setting", now["setting"]) == now["setting"]

@@ -1,8 +1,8 @@
 """Methods with a reference: scores of the test rows, and shares of refused test rows.
 
-As in `truing.detect`, reference rows join the fits of DLR and RLR, so they are exchangeable with in-distribution test
-rows and p-values are valid. Contrast, and base scores that need a reference, learn from the learning half and decide
-against the calibration half.
+As in `truing.detect`, reference rows join the fits of DLR and RLR. Reference rows are then exchangeable with
+in-distribution test rows, so p-values are valid. Contrast, and base scores that need a reference, learn from the
+learning half of the reference and take p-values from the calibration half.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from .mixes import Mix
 BASE = "gen"  # The default base score of contrast.
 
 Scores = tuple[Floats, Floats]
-"""Scores of the reference rows to decide against, and of the test rows."""
+"""Scores of the reference rows that give the p-values, and scores of the test rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class Reference:
 def compare_with_reference(
     mix: Mix, reference: Reference, case: Case, methods: dict[str, Fit], components: int | None, head: Head | None
 ) -> Iterator[Measurement]:
-    """Yield the metrics of each base score and method of a case on the test rows. Contrast has one base score."""
+    """Yield the metrics of each base score and method of a case on the test rows. Contrast uses only `BASE`."""
     parts = [mix, reference.learning, reference.calibration]
     shared = SharedFeatures(np.concatenate([part.features for part in parts]), components)
     halves = SharedFeatures(np.concatenate([mix.features, reference.calibration.features]), components)
@@ -62,20 +62,20 @@ def contrast(mix: Mix, reference: Reference) -> Scores:
 
 
 def decide(mix: Mix, scores_in: Floats, scores: Floats) -> dict[str, float]:
-    """Return the metrics of the test rows, and the shares of both sets that are refused."""
+    """Return the metrics of the test rows, and the shares of out rows and in-distribution rows that are refused."""
     is_out = p_values(scores_in, scores) <= FALSE_ALARM
     refused = {"detected": float(is_out[mix.rows_in :].mean()), "false_alarms": float(is_out[: mix.rows_in].mean())}
     return metrics(*mix.split(scores)) | refused
 
 
 def _scores_by_reference(base: str, mix: Mix, reference: Reference, head: Head | None) -> Floats:
-    """Return the scores of the test rows, then of the calibration half, given the learning half."""
+    """Return base scores, learned from the learning half, of the test rows followed by the calibration half."""
     learning = reference.learning.outputs()
     parts = (mix.outputs(), reference.calibration.outputs())
     return np.concatenate([base_scores(part, base, head=head, reference=learning) for part in parts])
 
 
 def _apart(scores: Floats, mix: Mix) -> Scores:
-    """Return the scores of the reference rows, and of the test rows, which come first in `scores`."""
+    """Return the scores of the reference rows, and the scores of the test rows. `scores` has the test rows first."""
     rows = len(mix.features)
     return scores[rows:], scores[:rows]

@@ -1,4 +1,4 @@
-"""Run cases: the jobs that are not done yet, in a pool of processes. Finished jobs are stored at once."""
+"""Run the unfinished jobs of cases in a pool of processes. Each job's rows are stored when the job ends."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ _SPREAD = ("fpr95", "fpr95_paper", "auroc", "detected", "false_alarms")
 
 @dataclass(frozen=True)
 class RunResult:
-    """The missing files of a run, and the number of jobs that were repeated because their code has changed."""
+    """The missing files of a run, and the number of outdated jobs that were repeated (`Record.outdated`)."""
 
     missing: list[str]
     repeated: int
@@ -49,7 +49,7 @@ def run(
     progress: Progress,
     own: Own = NOTHING_OWN,
 ) -> RunResult:
-    """Run the unfinished jobs of a case on a setting. Repeat finished jobs whose code has changed."""
+    """Run the unfinished jobs of a case on a setting, and repeat outdated jobs."""
     wanted = tasks(case, setting, locate, conventions, own=own)
     files = {name: path for task in wanted for name, path in task.paths.items()}
     ready = [task for task in wanted if task.is_ready]
@@ -71,7 +71,7 @@ def run(
 
 
 def run_task(task: Task) -> tuple[float, list[Row]]:
-    """Return the seconds that a job took, without reading its files, and its rows."""
+    """Run a job. Return the job's seconds, not counting the reading of files, and the job's rows."""
     try:
         with threadpool_limits(1):
             reacted = task.reacted() if task.case.needs_head else None
@@ -93,7 +93,7 @@ def rows_of(job: Job) -> list[Row]:
 
 
 def aggregate(measurements: Iterator[tuple[Value, Measurement]]) -> list[Row]:
-    """Return one row per base score, method, kind of rows and value: the means and their spread over repeats.
+    """Return one row per base score, method, kind of rows and value: means and standard deviations over repeats.
 
     >>> once = (None, (("msp", "none", "fitted"), {"fpr95": 0.25, "auroc": 0.5}))
     >>> aggregate(iter([once, once]))[0]["fpr95"]
@@ -135,7 +135,7 @@ def choices(case: Case, setting: Setting, conventions: str, own: Own = NOTHING_O
 
 
 def _run_tasks(left: list[Task], record: Record, workers: int) -> Iterator[str]:
-    """Yield the name of each job when its rows are stored."""
+    """Run the jobs, and yield the name of each job after its rows are stored."""
     if workers == 1 or len(left) < 2:
         for task in left:
             record.add(task.name, *run_task(task))

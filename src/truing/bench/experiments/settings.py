@@ -1,4 +1,4 @@
-"""The settings: a network, its in-distribution set and its out-of-distribution sets.
+"""Settings of experiments: a network, its in-distribution set and its out-of-distribution sets.
 
 A set that replaces one of the paper's sets keeps its own name. Only the official settings use the paper's names.
 """
@@ -13,15 +13,15 @@ class Setting:
     """A network, its in-distribution set, and the out-of-distribution sets by the names of their files."""
 
     name: str
-    paper: str  # The paper's in-distribution set to compare with.
+    paper: str  # In-distribution set whose numbers in the paper are compared, or empty.
     network: str
     inside: str
-    outside: dict[str, str]  # Names of files, and their names in tables.
+    outside: dict[str, str]  # Maps the name of each file to its name in tables.
     noise_sets: tuple[str, ...] = ("uniform-noise", "gaussian-noise")
     combined: tuple[str, ...] = ()
     components: int | None = None
     mixture: str = "gmm-10"
-    odin_temperature: float | None = None  # Without a perturbation, ODIN is MSP at a temperature.
+    odin_temperature: float | None = None  # If given, ODIN has no perturbation: it is MSP at this temperature.
     draws: bool = True  # Whether to draw one out row per five in-distribution rows, as in the paper on CIFAR.
     official: bool = False
 
@@ -172,7 +172,7 @@ def official_rows(setting: Setting, file: str) -> int | None:
 
 
 def setting_of(values: Mapping[str, Any]) -> Setting:
-    """Return the setting in a JSON object, after checking every field."""
+    """Return the setting that a JSON object describes, after checking every field."""
     unknown = [name for name in values if name not in _KINDS]
     if unknown:
         raise ValueError(f"a setting must have the fields {', '.join(_KINDS)}, got {unknown[0]}")

@@ -1,7 +1,7 @@
 """Jobs: which files each job of a case reads, and the base scores that these files give.
 
-A setting's files are DIR/SETTING/SET.npz, in one or more folders DIR. ODIN needs the network's gradients, so its
-scores have files of their own in subfolders (docs/reproduce.md has the commands that write them).
+A setting's files are DIR/SETTING/SET.npz, in one or more folders DIR. ODIN needs the network's gradients, so
+ODIN's scores have files of their own in subfolders (docs/reproduce.md has the commands that write them).
 """
 
 from collections.abc import Callable
@@ -51,7 +51,7 @@ class Task:
         return None not in self.paths.values()
 
     def mix(self) -> Mix:
-        """Return the rows of all sets of the job, with the base scores that their files give."""
+        """Return the rows of all sets of the job, with their base scores."""
         names = (self.setting.inside, *self.outside)
         parts = [self._read(name) for name in names]
         _check_sets(dict(zip(names, parts, strict=True)))
@@ -65,7 +65,7 @@ class Task:
         return replace(mix, logits=np.concatenate([part._need("logits") for part in parts]), labels=parts[0].labels)
 
     def head(self) -> Head | None:
-        """Return the weight and bias of the network's last layer, or None if they have no file."""
+        """Return the weight and bias of the network's last layer, or None if there is no file for them."""
         if self.head_path is None:
             return None
         arrays = {name: array for name, array in read_npz(self.head_path).items() if name != NOTE}
@@ -76,7 +76,10 @@ class Task:
         return arrays["weight"], arrays["bias"]
 
     def reacted(self) -> Callable[[Matrix, float], dict[str, Floats]]:
-        """Return a function from features and a clip to the base scores of the head's logits of clipped features."""
+        """Return a function that maps features and a clip to base scores.
+
+        The base scores are computed from the logits that the head gives for the clipped features.
+        """
         head = self.head()
         if head is None:
             raise FileNotFoundError(f"{self.setting.name} has no file {HEAD}.npz")
@@ -85,7 +88,7 @@ class Task:
         return lambda features, clip: self._scores(name, Outputs(features, react(features, weight, bias, clip=clip)))
 
     def _scores(self, name: str, outputs: Outputs) -> dict[str, Floats]:
-        """Return the base scores of one set. The scores that need a reference are computed with it, later."""
+        """Return the base scores of one set. Base scores that need a reference are left to `reference.py`."""
         if self.folder:
             return {base: outputs._need("scores") for base, folder in ODIN.items() if folder == self.folder}
         if outputs.scores is not None and "scores" not in dict(self.own.scores).values():
@@ -156,7 +159,7 @@ def in_folders(folders: tuple[Path, ...], setting: Setting) -> Locate:
 
 
 def _check_sets(sets: dict[str, Outputs]) -> None:
-    """Reject sets with another number of features than the in-distribution set, and a copy of its rows."""
+    """Reject sets with more or fewer features than the in-distribution set, and copies of the in-distribution set."""
     (first, inside), *others = sets.items()
     width = inside.features.shape[1]
     for name, part in others:

@@ -33,9 +33,9 @@ def extract(
     device: str = "cpu",
     odin: Odin | None = None,
 ) -> Outputs:
-    """Return the features, logits and labels of all images, batch by batch, and with `odin` its scores.
+    """Return the features, logits and labels of all images and, with `odin`, the ODIN scores.
 
-    The last linear layer of the network is its head. Features are its inputs, logits its outputs.
+    The last linear layer of the network is the head. The head's inputs are the features, its outputs the logits.
     """
     shape: tuple[int, ...] = ()
 

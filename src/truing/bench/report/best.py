@@ -1,4 +1,4 @@
-"""The best values of a table of experiments."""
+"""Mark the best values in a table of experiments."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 from ...report.table import Table
 
 BETTER = {"FPR95": min, "AUROC": max, "AUPR": max, "detected": max}
-"""Metrics, by the word that their columns or tables begin with, and the function that selects the best value."""
+"""The word that a metric's columns or tables begin with, and the function that selects the metric's best value."""
 
 _NOT_OURS = ("paper", "difference")
 

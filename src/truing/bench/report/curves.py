@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DASHES: dict[str, Any] = {"fitted": "solid", "unseen": (0, (4, 1.5))}
 DOTS = (0, (1, 1.2))
-NO_VALUE = inf  # The value of rows that have no value.
+NO_VALUE = inf  # Stands for the varied value in rows without one.
 SMALL = 9.0  # Font size of legends.
 SET_NAMES = 8.0  # Font size of the names of sets.
 TENS = (0.01, 0.1, 1, 10, 100, 1000, 10000)
@@ -77,7 +77,7 @@ class Line:
 
     @property
     def is_level(self) -> bool:
-        """Return whether no row has a value. Such a line is horizontal."""
+        """Return whether no row has a varied value, so that the line is horizontal."""
         return all(set(curve) == {NO_VALUE} for curve in self.sets.values())
 
     def mean(self) -> Curve:
@@ -107,8 +107,8 @@ def panels(rows: list[Row]) -> list[Panel]:
 def lines(rows: list[Row], metric: Metric) -> list[Line]:
     """Return a line for each method and kind of rows, from the rows of one base score.
 
-    All means are over the single sets that have every value of every line. DLR equals a stream of one batch, so it is
-    the last point of the line over batch sizes.
+    All means are over the single sets that have every value of every line. DLR equals Online DLR with
+    all rows in one batch, so DLR is the last point of the line over batch sizes.
     """
     by_kind: dict[tuple[str, str], dict[str, Curve]] = {}
     order = list(STROKES)  # The same order as in the legends.
@@ -190,7 +190,7 @@ def _whole(sets: dict[str, Curve]) -> list[str]:
 
 
 def _draw(axes: "Axes", line: Line, batches: list[float] | None, *, each_set: bool) -> None:
-    """Draw the mean of a line, and thin lines of its sets with `each_set`. Batch sizes are spaced evenly."""
+    """Draw the mean of a line. With `each_set`, also draw a thin line for each set. Batch sizes are spaced evenly."""
 
     def points(curve: Curve) -> tuple[list[float], list[float]]:
         values = sorted(curve)

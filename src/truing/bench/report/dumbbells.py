@@ -1,4 +1,7 @@
-"""Figures of before and after: a line for each base score or combination of sets, with a mark for each method."""
+"""Figures of metrics before and after truing.
+
+Each line is a base score or a combination of sets, with a mark for each method.
+"""
 
 from collections.abc import Sequence
 from math import ceil, nan
@@ -24,8 +27,8 @@ MARKS: dict[str, dict[str, Any]] = {
 }
 OTHER_MARK = {"marker": "D", "markersize": 4.5}
 UNSEEN = {"marker": "|", "markersize": 9}
-WIDTH, PITCH, HEAD, FOOT = 4.4, 0.2, 0.6, 0.5  # Inches. PITCH is the distance between lines.
-COLUMNS = 3  # Height of the overview's legend.
+WIDTH, PITCH, HEAD, FOOT = 4.4, 0.2, 0.6, 0.5  # Inches. PITCH is the distance between lines; HEAD and FOOT are margins.
+COLUMNS = 3  # Number of columns of the overview's legend.
 BASE_SCORE = {"none": "base score"}
 REFERENCE = "with reference"  # The line of the overview that shows contrast.
 LETTER = 0.05  # Inches of height for each letter of a rotated name.
@@ -37,8 +40,8 @@ Marks = dict[tuple[str, str], list[float]]
 def overview(rows: list[Row], contrasts: Sequence[Row] = ()) -> list[Panel]:
     """Return panels of the mean of both metrics, before and after truing, for every base score that is trued.
 
-    Contrast has a line of its own, because it needs a reference. All means must be over the same sets, so a base score
-    or contrast without some of the sets is left out.
+    Contrast has a line of its own, because it needs a reference. All means must be over the same sets, so base scores
+    that lack a set are left out, and so is contrast if it lacks a set.
     """
     trued = dict.fromkeys(row["base"] for row in rows if row["method"] == "DLR")
     if not trued:

@@ -9,7 +9,7 @@ The expression `{{SETTING CASE | line | column}}` names a cell of a table in the
   first table of the case.
 - The line may be followed by `@` and a value of the quantity that the case varies.
 
-An expression that begins with a name in `FUNCTIONS` is computed from such cells.
+If an expression begins with a name in `FUNCTIONS`, that function computes the value.
 """
 
 import re
@@ -81,7 +81,7 @@ class Source:
         return _as_number(self.cell(expression))
 
     def rows(self, setting: str) -> list[Row]:
-        """Return the measured rows of a setting by our own conventions."""
+        """Return the measured rows of a setting by truing's conventions."""
         name = SHORT.get(setting, setting)
         return [
             row
@@ -113,7 +113,7 @@ def _change(source: Source, expression: str) -> str:
 
 
 def _best(source: Source, expression: str) -> str:
-    """Return the best value of a curve, and its place: `best WRN kept-share | msp + RLR | FPR95`."""
+    """Return the best value of a curve, and the varied value there: `best WRN kept-share | msp + RLR | FPR95`."""
     words, line, column = _parts(expression, 3)
     values = _values(source, words, line)
     choose = max if column.startswith("AUROC") else min
@@ -135,7 +135,7 @@ def _better(source: Source, expression: str) -> str:
 def _costs(source: Source, expression: str) -> str:
     """Return the shares at which a method is worse than its base score: `costs R56 rate | msp + DLR | AUROC`.
 
-    Printed values are compared, so the method is worse by a tenth of a point or more.
+    Printed values are compared, so a worse value differs by at least a tenth of a point.
     """
     words, line, column = _parts(expression, 3)
     values = _values(source, words, line)

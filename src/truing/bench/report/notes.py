@@ -1,4 +1,4 @@
-"""Notes below a table of means: missing sets, lines with other sets or fewer rows, and misprints of the paper."""
+"""Notes below a table of means: missing sets, means over fewer sets, numbers of rows, and misprints of the paper."""
 
 from collections.abc import Iterator
 
@@ -42,7 +42,7 @@ def _incomplete(rows: list[Row], sets: list[str]) -> Iterator[str]:
 
 
 def _counts(case: Case, rows: list[Row]) -> Iterator[str]:
-    """Yield the numbers of rows, if they differ between the lines."""
+    """Yield notes on the numbers of rows, as `case.counts` requires."""
     fitted = [row for row in rows if row["scored"] == "fitted" and "rows_in" in row]
     if case.counts == "total":
         totals = {row["outside"]: row["rows_in"] + row["rows_out"] for row in fitted}

@@ -7,7 +7,7 @@ from ..experiments.records import Results, Row
 from ..experiments.settings import Setting
 from .paper import BASES
 
-_CURVE = METHOD_ORDER.index("Online DLR")  # This method and later ones are compared at each value.
+_CURVE = METHOD_ORDER.index("Online DLR")  # Methods from this place on are compared at each value of a curve.
 _KINDS = ("points", "densities", "roc")
 
 

@@ -53,7 +53,7 @@ class Front:
 
 @dataclass(frozen=True)
 class Figure:
-    """A function from the rows of one case on one setting to panels. It returns no panels for rows of other kinds."""
+    """A kind of figure. `draw` returns panels of the rows of one case on one setting, or none for other rows."""
 
     draw: Callable[[list[Row], Setting], list[figures.Panel]]
     columns: str = "two"  # How many panels stand side by side: two or three.

@@ -1,4 +1,4 @@
-"""The numbers that the paper prints, under the names of truing. paper.csv holds all of its tables."""
+"""The numbers that the paper prints, by the names that truing uses. paper.csv holds all tables of the paper."""
 
 import csv
 from collections.abc import Mapping

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 ELEVATION = 14.0
-TILT = 0.25  # Wanted angle between plane and viewer: 0 is edge-on, 1 is flat.
+TILT = 0.25  # Wanted tilt of the plane towards the viewer: 0 is edge-on, 1 is face-on.
 # Azimuths to choose from. A view along an axis would hide another axis.
 TURNS: tuple[int, ...] = (*range(-70, -15, 5), *range(20, 75, 5))
 BOX = {"left": 0.06, "right": 0.94, "bottom": 0.02, "top": 1.1}

@@ -1,7 +1,6 @@
 """Tables of experiments, made from rows alone, with the paper's numbers for comparison.
 
-Numbers are in per cent. FPR95 follows the convention `at-least`, or the authors' convention for rows by the authors'
-conventions.
+Numbers are in per cent. FPR95 follows the convention `at-least`, or `paper` in tables by the authors' conventions.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +20,7 @@ from .provenance import network_named
 from .terminal import per_cent
 
 DECIDED = {"detected": "detected", "false_alarms": "false alarms"}
-"""Columns of rows with shares of refused rows, and their names in tables."""
+"""The keys of the shares of refused rows, and the names of their columns in tables."""
 
 WITH_REFERENCE = (
     "{names}: measured with a reference. Half of the in-distribution rows are the reference, and the numbers are for"
@@ -58,7 +57,10 @@ def summary(results: Results) -> list[Table]:
 
 
 def with_methods_of(results: Results, cases: tuple[str, ...]) -> Results:
-    """Return results with the methods of other cases added to the main case. Each must have been run at one value."""
+    """Return results with the methods of other cases added to the main case.
+
+    Each of the other cases must have been run at one value.
+    """
     rows = []
     for row in results.rows:
         if row["case"] not in cases or row["case"] == MAIN.name:
@@ -223,7 +225,7 @@ def _means(
 ) -> Table:
     """Return a table of means with a line for each base score, method and value.
 
-    Its columns are fitted rows, unseen rows, the paper's numbers, and the difference from the paper. A difference
+    The columns are fitted rows, unseen rows, the paper's numbers, and the difference from the paper. A difference
     compares means over the same sets, and is missing if the sets differ from the paper's sets.
     """
     parts = _parts(rows)
@@ -282,7 +284,7 @@ def _line_of_means(
 
 @dataclass(frozen=True)
 class _Beside:
-    """The paper's number for a line. `sets` are the sets of its mean, or None if our sets are different."""
+    """The paper's numbers for a line. `sets` are the sets to compare means over; None means all sets of the line."""
 
     printed: Printed
     sets: tuple[str, ...] | None = None
@@ -331,7 +333,7 @@ def _of_sets(parts: dict[str, list[Row]], sets: tuple[str, ...]) -> dict[str, li
 
 
 def _of_the_same_sets(parts: dict[str, list[Row]]) -> dict[str, list[Row]]:
-    """Return only the rows of sets that have all kinds of rows, so that their means are comparable."""
+    """Return only the rows of sets that every kind of rows has, so that means are comparable."""
     shared = set.intersection(*({row["outside"] for row in part} for part in parts.values()))
     return {kind: [row for row in part if row["outside"] in shared] for kind, part in parts.items() if shared}
 
@@ -403,7 +405,7 @@ def _cell(setting: Setting, row: Row, metric: str) -> str:
 
 
 def _comparable(setting: Setting, case: Case) -> bool:
-    """Return whether the paper has this experiment for this setting. Noise and ReAct are only on ImageNet."""
+    """Return whether the paper has this experiment for this setting. The paper has noise and ReAct only on ImageNet."""
     return not case.paper_inside or setting.paper in case.paper_inside
 
 

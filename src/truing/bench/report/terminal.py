@@ -1,6 +1,6 @@
 """The text of the demo: a headline, tables of every set before and after truing, and the choices behind the numbers.
 
-Shares are printed in per cent with one decimal. The best value of a line is the best printed value.
+Shares are printed in per cent with one decimal. The best values of a line are chosen among the printed values.
 """
 
 import textwrap
@@ -49,7 +49,8 @@ def lines(rows: list[Row]) -> list[Line]:
     for row in fitted(rows):
         groups.setdefault(row["base"], {}).setdefault(row["outside"], {})[row["method"]] = row
     for row in decided(rows):
-        for sets in groups.values() if row["method"] == CONTRAST else ():  # Contrast has its own base score.
+        # Contrast is shown in the table of every base score.
+        for sets in groups.values() if row["method"] == CONTRAST else ():
             sets[row["outside"]][CONTRAST] = row
     table: list[Line] = []
     for base, sets in groups.items():
@@ -67,12 +68,12 @@ def fitted(rows: list[Row]) -> list[Row]:
 
 
 def decided(rows: list[Row]) -> list[Row]:
-    """Return the rows of methods with a reference, which decide."""
+    """Return the rows of methods with a reference, which have detected shares and false alarms."""
     return [row for row in rows if "detected" in row]
 
 
 def rows_out(own: dict[str, Row]) -> int:
-    """Return the number of out-of-distribution rows."""
+    """Return the number of out-of-distribution rows of one set, from its rows by method."""
     return int(next(iter(own.values()))["rows_out"])
 
 
@@ -113,10 +114,10 @@ def notes(rows: list[Row]) -> list[str]:
         rest = int(decided(rows)[0]["rows_in"])
         paragraphs.append(
             f"Contrast is not the paper's method, and it needs a reference: {inside - rest:,} of the {inside:,}"
-            f" in-distribution rows, drawn with seed {SEED}. It learns from one half of the reference and decides"
-            f" against the other half. Its numbers are for the remaining {rest:,} in-distribution rows and the set. In"
-            " the last table all methods have the same reference, which joins the fit of DLR, and decide the same rows"
-            f" by p-values: the table shows the share of the set that is detected at {rate()} false alarms."
+            f" in-distribution rows, drawn with seed {SEED}. It learns from one half of the reference and takes"
+            f" p-values from the other half. Its numbers are for the remaining {rest:,} in-distribution rows and the"
+            " set. In the last table all methods have the same reference, which joins the fit of DLR, and decide the"
+            f" same rows by p-values: the table shows the share of the set that is detected at {rate()} false alarms."
         )
     return paragraphs
 
@@ -221,7 +222,7 @@ def _detected(rows: list[Row]) -> Iterator[str]:
 
 
 def _name(row: Row) -> str:
-    """Return the name of a column. Contrast has only one base score, so its column does not name it."""
+    """Return the name of a column. Contrast has only one base score, so its column does not name the base score."""
     base, method = str(row["base"]), str(row["method"])
     return {"none": base, CONTRAST: CONTRAST}.get(method, f"{base} + {method}")
 

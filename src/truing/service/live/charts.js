@@ -213,7 +213,7 @@ function drawnAs({ label, ink, fill, isStepped }) {
   };
 }
 
-/** Return the places of values between two gaps, where no line is drawn. */
+/** Return the places of single values between two gaps. No line reaches these values, so points are drawn. */
 function isolated(plot, series) {
   const values = plot.data[series];
   const isGap = (place) => (values[place] ?? null) === null;

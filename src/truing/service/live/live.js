@@ -82,7 +82,7 @@ function showModels(models, chosenModel) {
     Object.assign(link.lastElementChild, { textContent, className });
   });
   element("models").hidden = models.length === 0 || (models.length === 1 && chosenModel !== undefined);
-  list.classList.toggle("scrolls", list.scrollHeight > list.clientHeight + 1); // A border shows that there is more.
+  list.classList.toggle("scrolls", list.scrollHeight > list.clientHeight + 1); // A border shows that the list goes on.
   element("name").textContent = chosenModel?.name ?? "truing";
   document.title = chosenModel === undefined ? "truing" : `${chosenModel.name} – truing`;
 }
@@ -142,7 +142,7 @@ function reveal(id) {
 }
 
 function setStatus(text, kind, updated = "") {
-  if (element("status").textContent !== text) element("status").textContent = text; // Announce it once.
+  if (element("status").textContent !== text) element("status").textContent = text; // Announce a text once.
   element("status").parentElement.dataset.kind = kind;
   element("updated").textContent = updated;
 }
@@ -176,7 +176,7 @@ function showAlarm({ problem }, { current, drift }) {
   ].filter(Boolean);
   element("alarm").hidden = reasons.length === 0;
   const text = reasons.join(" ");
-  if (element("alarm-reason").textContent !== text) element("alarm-reason").textContent = text; // Announce it once.
+  if (element("alarm-reason").textContent !== text) element("alarm-reason").textContent = text; // Announce a text once.
   element("changes").replaceChildren(...(drift?.changes ?? []).map((change) => create("li", { textContent: change })));
 }
 
@@ -220,7 +220,7 @@ def tensor(name, *shape):
     return {"name": name, "datatype": "FP32", "shape": shape, "data": data}
 print(json.dumps({"inputs": [${tensors.join(", ")}]}))
 ' | curl --silent${bearer} -H "Content-Type: application/json" --data-binary @- ${address}`;
-  if (element("command").textContent !== command) element("command").textContent = command; // Keep a selection.
+  if (element("command").textContent !== command) element("command").textContent = command; // Keep the reader's selection.
 }
 
 function showSpans(names) {

@@ -1,7 +1,7 @@
 // The buckets of the chosen model and time span. The server sends only new buckets, and they are collected here.
 
-const FEWEST_SECONDS = 2; // The newest bucket is shown when this much of it has passed.
-const FEWEST_BUCKETS = 12; // A shorter time axis starts with a gap.
+const FEWEST_SECONDS = 2; // The newest bucket is shown once it covers this many seconds.
+const FEWEST_BUCKETS = 12; // With fewer buckets, the time axis starts with a gap.
 
 export class Series {
   /** Start again, if another model or time span was chosen. */
@@ -32,7 +32,7 @@ export class Series {
   }
 }
 
-/** Return buckets with an empty one wherever time is missing, so that a line breaks there. */
+/** Return the buckets, with an empty bucket added in each gap, so that lines break there, and before a short series. */
 export function withGaps(buckets, seconds) {
   const drawn = buckets.flatMap((bucket, place) => {
     const isAfterGap = place > 0 && bucket.times - buckets[place - 1].times > 1.5 * seconds;

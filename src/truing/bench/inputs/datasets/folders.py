@@ -58,13 +58,13 @@ def imagenet(path: Path) -> Images:
     """Return ImageNet's validation images with their labels 0 to 999.
 
     The images are in one subfolder per class, or all in one folder. In the second case, a file `val.txt` or
-    `labels.txt`, in the folder or next to it, has one line per image: its name and its label.
+    `labels.txt`, in the folder or next to it, has one line per image, with the image's name and label.
     """
     beside = (place / name for place in (path, path.parent) for name in LABEL_FILES)
     file = next((file for file in beside if file.is_file()), None)
     if file is not None:
         return _labelled(path, file)
-    # With fewer folders, the order of a folder would not be the number of its class.
+    # If folders were missing, a folder's position would not be its class number.
     count = len(_classes(path))
     if count != IMAGENET_CLASSES:
         raise ValueError(

@@ -16,7 +16,7 @@ from .svhn import svhn
 class Dataset:
     """A data set: `load(root / place)` returns its images. With `as_is`, 32-pixel networks get them without resizing.
 
-    `labels` names its classes. Its labels are used only for networks with the same classes.
+    `labels` names the classes of the set. The labels are used only for networks with the same classes.
     """
 
     load: Callable[[Path], Images]

@@ -44,7 +44,7 @@ class ResNetV2(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits (n, c) of images (n, 3, h, w)."""
-        # Pad with zeros; a padded pool would pad with minus infinity.
+        # Pad with zeros here, because `max_pool2d` itself would pad with minus infinity.
         maps = F.max_pool2d(F.pad(self.root(images), (1, 1, 1, 1)), 3, 2)
         features = F.relu(self.head["gn"](self.body(maps))).mean((2, 3))
         logits: Tensor = self.head["conv"](features)

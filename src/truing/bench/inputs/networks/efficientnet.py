@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0 from two packages: one has the network, the other its ImageNet weights."""
+"""EfficientNet-Lite0 from two packages: one contains the network, and the other the ImageNet weights."""
 
 from pathlib import Path
 

@@ -44,7 +44,7 @@ def as_is(picture: Picture, size: int) -> Picture:
 
 
 def shorter(picture: Picture, size: int) -> Picture:
-    """Resize the shorter side to `size` (bilinear), then crop the centre: Textures and Places at 32 pixels."""
+    """Resize the shorter side to `size` (bilinear), then crop the centre, as for Textures and Places at 32 pixels."""
     height, width = picture.shape[:2]
     if (height, width) == (size, size):
         return picture
@@ -54,12 +54,12 @@ def shorter(picture: Picture, size: int) -> Picture:
 
 
 def stretch(picture: Picture, size: int) -> Picture:
-    """Resize both sides to `size` (bilinear) without a crop: BiT at 480 pixels."""
+    """Resize both sides to `size` (bilinear) without a crop, as for BiT at 480 pixels."""
     return picture if picture.shape[:2] == (size, size) else _resized(picture, size, size, "BILINEAR")
 
 
 def crop(picture: Picture, size: int) -> Picture:
-    """Crop the centre 0.875 of the shorter side, then resize to `size` (bicubic): EfficientNet at 224 pixels."""
+    """Crop the centre 0.875 of the shorter side, then resize to `size` (bicubic), as for EfficientNet at 224 pixels."""
     return _resized(_centre(picture, max(1, int(_CENTRE * min(picture.shape[:2])))), size, size, "BICUBIC")
 
 

@@ -27,8 +27,8 @@ class Odin:
 class Network:
     """A network: `build(classes)` returns it with random weights; `weights()` returns the path of packaged weights.
 
-    `labels` names its classes. The labels of a set are used only if the set has the same classes. `odin` holds the
-    paper's parameters for this kind of network.
+    `labels` names the network's classes. The labels of a set are used only if the set has the same classes. `odin`
+    holds the paper's parameters for this kind of network.
     """
 
     build: Callable[[int], "nn.Module"]

@@ -26,7 +26,7 @@ def load_weights(network: nn.Module, path: AnyPath) -> None:
     """
     wanted = network.state_dict()
     found = {name: _as_shaped(tensor, wanted.get(name)) for name, tensor in read_state(path).items()}
-    # Evaluation does not use this batch counter, and older checkpoints lack it.
+    # Evaluation does not use the batch counters of batch norm, and older checkpoints lack the counters.
     found = {**{name: tensor for name, tensor in wanted.items() if name.endswith("num_batches_tracked")}, **found}
     differences = list(_differences(wanted, found))
     if differences:

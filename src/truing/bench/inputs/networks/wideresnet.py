@@ -30,7 +30,8 @@ class WideResNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits (n, c) of images (n, 3, 32, 32)."""
         maps = self.block3(self.block2(self.block1(self.conv1(images))))
-        # One 8 × 8 window, as in energy_ood, which drops the last row and column of LSUN-C's 36-pixel images.
+        # Pool one 8 × 8 window, as in energy_ood. For LSUN-C's 36-pixel images, this drops the last row and column of
+        # the maps.
         features = F.avg_pool2d(F.relu(self.bn1(maps)), 8).flatten(1)
         logits: Tensor = self.fc(features)
         return logits
