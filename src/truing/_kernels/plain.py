@@ -60,9 +60,9 @@ def entropy_sums(
 
     $x_j$ and `others` are defined in `softmax_sums`. `equal` is the number of classes with the largest logit. `powers`
     is the sum of $e^{\gamma x_j} (1 - p_j)^\gamma$ over all other classes, where
-    $p_j = e^{x_j} / (1 + \mathrm{others})$. If `are_given`, `others` is an input, and `logits` contains only the largest
-    logits of each row; otherwise `others` is written too. Only compiled.c uses `coefficients` (of a polynomial) and
-    `squarings`, to compute $(1 - p)^\gamma$.
+    $p_j = e^{x_j} / (1 + \mathrm{others})$. If `are_given`, `others` is an input, and `logits` contains only the
+    largest logits of each row; otherwise `others` is written too. Only compiled.c uses `coefficients` (of a polynomial)
+    and `squarings`, to compute $(1 - p)^\gamma$.
     """
     f = logits.astype(np.float64)
     with np.errstate(invalid="ignore"):

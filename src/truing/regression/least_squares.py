@@ -138,8 +138,8 @@ class Columns:
     """The d feature columns of a least-squares problem: weight and mean of the rows, and the scale of each column.
 
     `vary` (d,) says which columns vary. `live` (d,) says which k columns get a coefficient. These columns are divided
-    by their `norm` (k,). `scaled_mean` (k,) is their mean in this scale. `lost` counts columns that are lost in rounding
-    errors, and `error` bounds the effect of rounding errors on an eigenvalue of the correlation matrix.
+    by their `norm` (k,). `scaled_mean` (k,) is their mean in this scale. `lost` counts columns that are lost in
+    rounding errors, and `error` bounds the effect of rounding errors on an eigenvalue of the correlation matrix.
     """
 
     rows: float
