@@ -90,7 +90,7 @@ def skipped(work: str, reason: object) -> Row:
 
 
 def report(measure: Callable[[], Iterable[Row]], *rivals: str) -> None:
-    """Run a script: print its rows and store them with --json FILE. `rivals` are the packages to store versions of."""
+    """Run a script: print its rows and store them with --json FILE. The versions of `rivals` are stored, too."""
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--json", type=Path, metavar="FILE", help="store the rows in FILE, one JSON object per line")
     file = parser.parse_args().json

@@ -35,7 +35,7 @@ class Measure:
 
 
 def race(*functions: Callable[[], object], repeats: int = REPEATS) -> list[Measure]:
-    """Return the median time of each function. The functions take turns, so that noise affects all of them."""
+    """Return the median time of each function. The functions take turns, so that noise affects all functions alike."""
     times: list[list[float]] = [[] for _ in functions]
     with threadpool_limits(1):
         for repeat in range(repeats):

@@ -73,7 +73,7 @@ def seconds(job: str) -> float:
 
 
 def pool(kernels: str) -> ProcessPoolExecutor:
-    """Return a process that uses these kernels; its first task starts it."""
+    """Return a pool with one running process that uses these kernels."""
     os.environ["TRUING_KERNELS"] = kernels
     process = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
     process.submit(int).result()

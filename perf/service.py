@@ -46,7 +46,7 @@ INFER = "/v2/models/truing/infer"
 
 
 class Work(NamedTuple):
-    """Batches of `rows` rows and `features` columns, learned by a method, `requests` of them in a turn."""
+    """A load: `requests` batches per turn, each of `rows` rows and `features` columns, learned by `method`."""
 
     rows: int
     features: int

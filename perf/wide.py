@@ -148,7 +148,7 @@ def fitted(features: np.ndarray, scores: np.ndarray, others: np.ndarray | None =
 
 
 def compared(ours: Function, theirs: Function, scores: np.ndarray) -> tuple[Measure, Measure, float]:
-    """Return both times, and the largest difference of the results as a share of the scores' spread."""
+    """Return the time of each function, and the largest difference of the results as a share of the scores' spread."""
     apart = difference(ours(), theirs()) / scores.std()
     mine, rival = race(ours, theirs)
     return mine, rival, float(apart)

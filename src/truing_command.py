@@ -18,7 +18,7 @@ def main() -> int:
 
 
 def _end_at_once(number: int, frame: object) -> None:
-    """End the process. Raising an exception would not do: libraries catch or replace it during their import."""
+    """End the process. An exception would not end it, because libraries catch or replace exceptions while they load."""
     try:
         if sys.stderr is not None:
             print("truing: interrupted", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Notice features and logits that were passed in each other's place."""
+"""Warn if features were passed as logits and logits as features."""
 
 from __future__ import annotations
 

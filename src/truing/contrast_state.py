@@ -1,7 +1,7 @@
 """`ContrastState`: the state of a detector that contrasts learned rows with reference rows.
 
-It has the same methods as `LinearState`. It keeps a bounded sample of the learned rows, and solves a new fit whenever
-the number of learned rows has grown by a quarter. Most batches therefore cost one product with the coefficients.
+`ContrastState` has the same methods as `LinearState`. The state keeps a bounded sample of the learned rows, and solves
+a new fit whenever a quarter of the learned rows is new. Most batches therefore cost one product with the coefficients.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _NEW_SHARE = 0.25
 
 @dataclass(frozen=True, eq=False)
 class Lesson:
-    """A fit, solved after `seen` rows. Many successive states share it.
+    """A fit, solved after `seen` learned rows. Successive states share the lesson.
 
-    `scores_in` (m,) are its scores of the calibration half of the reference, in ascending order.
+    `scores_in` (m,) are the fit's scores of the calibration half of the reference, in ascending order.
     """
 
     fit: ContrastFit
@@ -49,9 +49,10 @@ class Lesson:
 class ContrastState:
     """A reference in two halves, a sample of the learned rows, and the fits learned from them.
 
-    `lesson` is the latest fit. `deciding` is the fit that decides the last batch. Usually it was solved before this
-    batch, so it contains neither these rows nor the calibration half. If the batch is larger than all earlier rows
-    together, the fit contains both.
+    `lesson` is the latest fit. `deciding` is the fit that decides the last batch. Usually this fit was solved
+    before the batch, so it contains neither the rows of the batch nor the calibration half. If the batch has more rows
+    than all earlier batches together, the fit contains the batch and the calibration half.
+
     `keys` recognise reference rows among other rows. `skipped_rows` counts rows that were too far from the reference to
     be learned. `reference_notes` are notes on the reference.
     """
@@ -154,9 +155,10 @@ class ContrastState:
         return state if self.reference is None else state.renewed()
 
     def solve(self, *, with_reference: bool) -> Solved:
-        """Return the latest fit, which is the base score while nothing was learned.
+        """Return the latest fit, which equals the base score before any rows are learned.
 
-        With `with_reference`, return the fit that decides the last batch. Both were solved while rows were learned.
+        With `with_reference`, return the fit that decides the last batch. This method solves nothing: both fits were
+        solved when rows were learned or the reference was set.
         """
         lesson = self._need_lesson(self.deciding if with_reference else self.lesson)
         return Solved(lesson.fit, lesson.scores_in)
@@ -175,7 +177,7 @@ class ContrastState:
         return Watched(Ranks(self._need_reference().calibration.scores, base_scores).p_values(), None)
 
     def _deciding(self, rows: ScoredRows) -> Lesson:
-        """Return the fit that decides these rows. They are learned next."""
+        """Return the fit that decides these rows, before the rows are learned."""
         reference = self._need_reference()
         if len(rows) <= max(self.sample.rows, reference.fewest_to_learn):
             return self._need_lesson(self.lesson)
@@ -192,7 +194,7 @@ class ContrastState:
     def for_repeated_rows(self) -> ContrastState:
         """Return the state whose `deciding` is valid for rows of any earlier batch.
 
-        The latest fit may contain such rows but not the calibration half. This `deciding` contains both.
+        The latest fit may contain these rows but not the calibration half. The new `deciding` contains both.
         """
         sample = self.sample
         rows = sample.joined() if len(sample) else None
@@ -218,7 +220,8 @@ State = LinearState | ContrastState
 def sample_of_job(sums: Sums, share: float) -> RowSample | None:
     """Return the sample of a finished job as the learned rows of a stream, or None if no rows were learned.
 
-    `share` is the share of its rows that the job sampled. The sample is thinned to the size of a stream's sample.
+    `share` is the share of the job's rows that are in its sample. The result is thinned to the size of a stream's
+    sample.
     """
     if sums.sample is None:
         return None

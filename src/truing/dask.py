@@ -35,10 +35,10 @@ except ImportError:
     raise ImportError(f"truing.dask needs the package distributed: {install('dask')}") from None
 
 # Environment of local workers: one BLAS thread, and malloc settings that keep freed memory for the next block. Dask's
-# defaults return it to the system each time (2.9 s instead of 1.75 s for 2,000,000 rows of 128 features).
+# defaults return freed memory to the system (2.9 s instead of 1.75 s for 2,000,000 rows of 128 features).
 _ENVIRONMENT = {"OMP_NUM_THREADS": 1, "MALLOC_MMAP_THRESHOLD_": 2**30, "MALLOC_TRIM_THRESHOLD_": 2**30}
 
-# Tasks in flight per thread of the cluster: enough to keep it busy, without collecting many results.
+# Tasks in flight per thread of the cluster: enough to keep the threads busy, without collecting many results.
 _AHEAD = 3
 
 # Number of rows to compare with the reference at a time.
@@ -70,8 +70,8 @@ class OnDask:
     def _submitting(self, task: Task) -> Callable[[int], Any]:
         """Return a function that submits the task for one part.
 
-        The task is submitted once, as the result of a call that returns it, and each part refers to this result. So the
-        scheduler can recreate the task if the workers that store it are lost.
+        The task is submitted once, as the result of a call to `_itself`, and the work on each part refers to this
+        result. The scheduler can therefore recreate the task if the workers that store the result are lost.
         """
         table = task.table
         if not isinstance(table, ArrayTable):
@@ -120,7 +120,7 @@ class OnDask:
 
 @dataclass(frozen=True)
 class ArrayTable(Table):
-    """A table of Dask arrays in which each chunk of rows is a part. `OnDask` processes the chunks where they are.
+    """A table of Dask arrays in which each chunk of rows is a part. `OnDask` processes the chunks on the cluster.
 
     `arrays` maps each column name to its array on the cluster. On a worker, `chunk` maps each column name to its data
     in one part.

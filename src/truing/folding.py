@@ -1,9 +1,10 @@
 r"""Fits as arithmetic on float32 tensors that can be appended to a network.
 
 The arithmetic is written once, in the operations of `Maths`, which every network format supports. Adapters implement
-`Maths` for torch and for ONNX. Two measures limit float32 rounding: features are centred before they are scaled,
-multiplied or squared, by an origin stored as the sum of two float32 numbers; and scores are computed from differences
-to the largest logit.
+`Maths` for torch and for ONNX.
+
+Two measures limit float32 rounding errors. Features are centred before they are scaled, multiplied or squared; the
+origin is stored as the sum of two float32 numbers. Scores are computed from differences to the largest logit.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Maths(Protocol):
     """The tensor operations that a network format must support besides + - * /."""
 
     def constant(self, name: str) -> Tensor:
-        """Return the array of the folding with this name."""
+        """Return the array with this name in `Folding.arrays`."""
 
     def minimum(self, x: Tensor, bound: float) -> Tensor:
         """Return the elementwise minimum of `x` and a bound."""
@@ -96,7 +97,7 @@ class Folding:
     made_of: tuple[Any, ...] = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return how to restore a pickled folding. Its `score` cannot be pickled."""
+        """Return `_folding` and its arguments, which restore a pickled folding: `score` cannot be pickled."""
         return _folding, self.made_of
 
 
@@ -185,7 +186,7 @@ def _linear(fit: LinearFit, origin: Floats | None, threshold: float | None) -> F
 
 
 def _contrast(fit: ContrastFit, threshold: float | None) -> Folding:
-    """Return the score of a contrast: base score and learned part, minus the penalty of rows that are far away."""
+    """Return the score of a contrast: base score plus learned part, minus a penalty for rows that are far away."""
     standard = fit.standard
     arrays = {
         **_in_two_parts(standard.scale.mean),
@@ -270,7 +271,7 @@ def _gen(temperature: float, classes: int) -> Score:
         scaled = _below_largest(maths, ordered, temperature)
         others, second = maths.columns(scaled, 1, classes), maths.columns(scaled, 1, 2)
         log_total = maths.log(maths.row_sums(maths.exp(scaled)))
-        # For the largest probability p, 1 − p is the sum of the others.
+        # For the largest probability p, 1 − p is the sum of the other probabilities.
         log_rest = maths.log(maths.row_sums(maths.exp(others - second))) + second - log_total
         of_largest = maths.exp((log_rest - log_total) * gamma)
         log_p = maths.columns(scaled, 1, min(top, classes)) - log_total
@@ -343,7 +344,7 @@ def _in_range(value: float, name: str) -> float:
 
 def _rounded_down(threshold: float) -> float:
     """Return the largest float32 number that is at most the threshold, so that accepted scores stay accepted."""
-    if math.isinf(threshold):  # No row is refused, or every row.
+    if math.isinf(threshold):  # The threshold accepts every row, or refuses every row.
         return threshold
     nearest = _in_range(threshold, "threshold")
     return nearest if nearest <= threshold else float(np.nextafter(np.float32(nearest), np.float32(-np.inf)))

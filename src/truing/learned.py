@@ -44,9 +44,9 @@ def learned_detector(plan: Plan, sums: Sums, groups: ArrayLike | None, rows: int
 
 
 def plan_of_detector(detector: Detector, rate: Rate, widths: Mapping[str, int]) -> tuple[Plan, Fit]:
-    """Return a plan that decides rows with these columns as `Detector.decide` does, and its fit.
+    """Return a plan that decides rows with these columns as `Detector.decide` does, and the fit.
 
-    Neither the rows nor the reference rows that decide them are part of the fit.
+    The fit contains neither the rows to decide nor the reference rows with which they are compared.
     """
     settings, reference = detector.settings, detector.reference
     if reference is None:

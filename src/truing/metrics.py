@@ -1,8 +1,8 @@
 """Metrics of how well scores separate in- from out-of-distribution rows.
 
 Every function takes (scores_in, scores_out), so there are no labels to mix up. All values are shares in [0, 1] and
-exact under ties. They are computed from sums of integers over ranges of ascending scores. Scores in memory and scores
-in many files therefore give bitwise equal metrics.
+exact under ties. Metrics are computed from sums of integers over ranges of ascending scores. Scores in memory and
+scores in many files therefore give bitwise equal metrics.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ class Sums:
 
     `won` is twice the number of pairs in which the in row wins, where a tie counts as half a pair. `precision_in` and
     `precision_out` are sums of precisions over rows, in units of 2 ** -_PRECISION_BITS. `fpr95` is the best candidate
-    for the false-positive rate in this range, with its distance from the wanted recall.
+    for the false-positive rate in this range, or None if there is none.
     """
 
     won: int
@@ -324,7 +324,7 @@ def _fpr_at_least(counts: ScoreCounts, rows: RowCounts, tpr: float) -> Candidate
 
 
 def _fpr_nearest(counts: ScoreCounts, rows: RowCounts, tpr: float) -> Candidate | None:
-    # The thresholds are all scores from the lowest in-distribution score on, and the recall falls as they rise.
+    # The thresholds are the lowest in-distribution score and all higher scores. Recall falls as the threshold rises.
     first = np.searchsorted(counts.up_to_in[1:], 0, "right")
     below_in, below_out = counts.up_to_in[first:-1], counts.up_to_out[first:-1]
     if not len(below_in):

@@ -4,8 +4,8 @@ A file is an ordinary `.npz`, never a pickle. Its member `about` is a JSON heade
 value, the names of the other members, and the structure of the value. Every array is a member named by its path in the
 value, such as `state.learned.mean`. The checksums of the archive and the list of members reveal damage.
 
-In the structure, JSON numbers, strings and null stand for themselves, lists for tuples, and an object has one key:
-`{"array": member}`, `{"float": bits}` for infinities and NaN, `{"dict": entries}`, `{"function": name}`, or
+In the structure, JSON numbers, strings and null stand for themselves, and lists stand for tuples. An object has one
+key: `{"array": member}`, `{"float": bits}` for infinities and NaN, `{"dict": entries}`, `{"function": name}`, or
 `{class: fields}`. A file can only construct the classes in `FORMS`. To store another class, add a line there.
 
 A base score that is a function is stored by its name. Loading never imports anything: the caller passes the function.
@@ -76,7 +76,7 @@ class Stored(NamedTuple):
 def save(thing: Saveable, path: AnyPath) -> None:
     """Write `thing` to one `.npz` file, atomically.
 
-    If its base score is a function, the file holds the name of the function, not its code.
+    If the base score of `thing` is a function, the file holds the name of the function, not its code.
     """
     kind = next((kind for kind, cls in KINDS.items() if type(thing) is cls), None)
     if kind is None:
@@ -94,9 +94,8 @@ def load(path: AnyPath, *, base: Callable[[Outputs], ArrayLike] | None = None) -
     path
         The file.
     base
-        The function that is the base score, if the saved value had a function as base score. Loading a file never
-        imports or runs code that the file names. A `TruingWarning` says if the function has another name than the
-        saved one.
+        The base score, if the base score of the saved value was a function. Loading a file never imports or runs code
+        that the file names. A `TruingWarning` is issued if the name of the function differs from the stored name.
     """
     kind, value, _ = read(path, base)
     if type(value) is not as_choice(kind, f"the kind of {path}", KINDS):
@@ -139,7 +138,7 @@ def as_arrays(kind: str, value: Any, notes: Mapping[str, Any] | None = None) -> 
 def from_arrays(arrays: Arrays, source: object, base: Base | None = None) -> Stored:
     """Decode and validate the arrays that `as_arrays` returned. Error messages name the source.
 
-    `base` is the function that is the base score, if there is one.
+    `base` is the base score, if it is a function.
     """
     members = {name: array for name, array in arrays.items() if name != ABOUT}
     try:
@@ -225,13 +224,13 @@ def _functions_in(node: Any) -> set[str]:
 
 
 class _WrongFunctionError(ValueError):
-    """The file is valid, but its base score is a function that was not given, or no function."""
+    """The file is valid, but its base score is a function that was not given, or a function was given without need."""
 
 
 def _check_function(names: set[str], base: Base | None, source: object) -> None:
-    """Raise an error unless a function is given exactly if the base score of a file is a function.
+    """Raise an error if the base score of a file is a function and `base` is not, or the other way round.
 
-    A function with another name causes a warning.
+    If `base` is a function with another name, issue a warning.
     """
     shown = " and ".join(sorted(f"{name!a:.{_LONGEST_NAME}}" for name in names))
     if names and not callable(base):
@@ -244,7 +243,7 @@ def _check_function(names: set[str], base: Base | None, source: object) -> None:
 
 
 def _decode(node: Any, path: str, arrays: Arrays, base: Base | None) -> Any:
-    """Return the value of a structure, and remove its arrays from `arrays`. `base` stands for every function."""
+    """Return the value of a structure, and remove its arrays from `arrays`. `base` replaces every function."""
     if isinstance(node, list):
         return tuple(_decode(item, _below(path, place), arrays, base) for place, item in enumerate(node))
     if not isinstance(node, dict):
@@ -279,7 +278,7 @@ def _build(form: Form, entries: dict[str, Any], path: str) -> Any:
 
 
 def _matches(value: Any, hint: Any) -> bool:
-    """Return whether a value fits an annotation of a stored field. Other annotations are left to `check`."""
+    """Return whether a value fits the annotation of a stored field. Every value fits `Any` and type variables."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return any(_matches(value, one) for one in arguments)
@@ -531,7 +530,7 @@ def _detector(state: State) -> Detector:
 
 
 def _with_auto_settings(state: LinearState) -> LinearState:
-    """Return the state whose original settings, if the method was auto, agree with its settings."""
+    """Return the state. If the method was auto, make the original settings agree with the settings."""
     settings, auto = state.settings, state.auto_settings
     if auto is None:
         return state
@@ -541,7 +540,7 @@ def _with_auto_settings(state: LinearState) -> LinearState:
     return replace(state, auto_settings=auto)
 
 
-_LONGEST_NAME = 200  # Longest part of a function's name in a message.
+_LONGEST_NAME = 200  # Number of characters of a function's name that a message shows.
 _MAX = float(np.finfo(np.float64).max)
 _MOST_ROWS = 2**53  # Largest count of a bin, so that the sum over all bins does not overflow.
 

@@ -1,4 +1,4 @@
-"""`LinearState`: the frozen state of a detector by DLR or RLR. The state of a contrast is `ContrastState`.
+"""`LinearState`: the frozen state of a detector that uses DLR or RLR. The state of a contrast is `ContrastState`.
 
 Both states have the same methods, and use the four steps of `steps.py`. `score_rows` returns rows with their base
 scores. `with_reference`, `with_rows`, `with_sums` and `without_rows` return a new state. `solve` returns the fit that
@@ -59,7 +59,7 @@ class Settings:
 
     @property
     def base_score(self) -> BaseScore:
-        """The base score, without reference rows to compute it from."""
+        """The base score, without reference rows."""
         assert self.base is not None
         return BaseScore(self.base, self.temperature, self.head)
 
@@ -215,9 +215,9 @@ class LinearState:
         return sum_rows(rows, guard, np.arange(len(rows)), with_moments=with_moments, share=1.0)
 
     def _guard(self, rows: ScoredRows) -> RowGuard | None:
-        """Return the guard for these rows, or None if there are too few rows to say what is usual.
+        """Return the guard for these rows, or None if there are too few rows to derive a guard from.
 
-        It is derived from the reference if possible, else from the learned rows, else from these rows.
+        The guard is derived from the reference if possible, else from the learned rows, else from these rows.
         """
         guard = None if self.reference is None else self.reference.guard
         if guard is None and self.learned is not None:
@@ -286,11 +286,11 @@ class LinearState:
 
     @property
     def keeps_joint(self) -> bool:
-        """Whether `joint` is maintained. Decay does not apply to the reference, and a window removes rows."""
+        """Whether `joint` is maintained. Decay and a window change the weight of learned rows, not of the reference."""
         return self.settings.decay == 1.0 and self.settings.window is None
 
     def _joint_with(self, more: Moments) -> Moments | None:
-        """Return the joint moments with one more batch, or None if they are not maintained."""
+        """Return the joint moments with one more batch, or None if joint moments are not maintained."""
         if self.reference is None or not self.keeps_joint:
             return None
         return (self.reference.moments if self.joint is None else self.joint) + more
@@ -302,7 +302,7 @@ class LinearState:
         return solve_fit(self._options(), sums)
 
     def _robust_fit(self, reference: Reference | None) -> LinearFit:
-        """Return the RLR fit of the rows in the window. At least one row is trusted."""
+        """Return the RLR fit of the rows in the window. The fit keeps at least one row."""
         rows = ScoredRows.joined([*self.window_batches, *([] if reference is None else [reference.rows])])
         options = self._options()
         options = options._replace(
@@ -321,14 +321,14 @@ GROUPS_NOT_USED = Alert("groups were not used: this method does not split the re
 
 
 def private_copy(rows: ScoredRows) -> ScoredRows:
-    """Return a copy of rows that a state keeps. Reject numbers that are not finite."""
+    """Return a copy of rows for a state to keep. Reject numbers that are not finite."""
     copied = ScoredRows(np.array(rows.features, order="C"), np.array(rows.scores))
     check_finite(copied.features, "features")  # The caller's array may have changed since it was checked.
     return copied
 
 
 def classes_after(before: int | None, outputs: Outputs) -> int | None:
-    """Return the number of logits per row; these rows determine it if no earlier row had logits."""
+    """Return the number of logits per row: `before`, or the number in these rows if no earlier row had logits."""
     return outputs.logits.shape[1] if before is None and outputs.logits is not None else before
 
 

@@ -1,6 +1,7 @@
 """The steps of a stream as pure functions on a frozen state.
 
-A `Detector` and the service call these functions for every batch. A function returns a new state and changes nothing.
+A `Detector` and the service call these functions for every batch. No function changes its arguments: learning
+returns a new state.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from .steps import decide_rows, trued_scores
 class SolvedState:
     """A state and its two fits, with and without the reference rows. Each fit is solved when it is first used.
 
-    If two threads solve the same fit at once, they get the same result.
+    Two threads that solve the same fit at once get the same result.
     """
 
     def __init__(self, state: State) -> None:
@@ -48,7 +49,7 @@ class SolvedState:
         return solved
 
     def for_repeated_rows(self) -> SolvedState:
-        """Return the state of a contrast whose fit is valid for rows of any earlier batch. It is computed once."""
+        """Return the state of a contrast whose fit is valid for rows of any earlier batch, computed once."""
         assert isinstance(self.state, ContrastState)
         if self._for_repeated_rows is None:
             self._for_repeated_rows = SolvedState(self.state.for_repeated_rows())
@@ -78,7 +79,8 @@ def learn_batches(
 
     The batches are learned together, and every batch is decided separately. The drift alarm monitors decided rows. In
     two cases, the batches are learned one after another: with decay or a window, because the last batch and the
-    reference rows must have the same weight, and with garbage rows, because they are counted for each batch.
+    reference rows must have the same weight, and with garbage rows, because the note of each answer counts
+    the garbage rows of its batch.
 
     Parameters
     ----------
@@ -114,8 +116,9 @@ def answer_rows(
 ) -> Answer:
     """Return the answer for rows that were learned in the last batch (`is_learned`) or not learned.
 
-    p-values are valid because the fit treats test rows and reference rows symmetrically: the fit includes both if the
-    rows were learned, and excludes both otherwise. A contrast may exclude both in either case.
+    p-values are valid because the fit treats test rows and reference rows symmetrically: the fit contains test rows and
+    reference rows if the test rows were learned, and neither otherwise. The fit of a contrast may contain neither in
+    either case.
     """
     state = solved.state
     if rate is None or state.reference is None:
@@ -179,7 +182,7 @@ def merged(state: State, moments: Moments | RowSample) -> State:
 def learned_since(now: State, before: State) -> Moments | RowSample | None:
     """Return the sums of the rows that were learned after an earlier state; None if no rows were learned.
 
-    Adding the difference to `before.sums` gives `now.sums`, up to rounding. With such differences, a state that keeps
+    Adding the difference to `before.sums` gives `now.sums`, up to rounding. With these differences, a state that keeps
     learning can be merged into another state repeatedly.
     """
     settings = now.settings
@@ -193,7 +196,7 @@ def learned_since(now: State, before: State) -> Moments | RowSample | None:
 
 
 def state_to_learn(state: State, outputs: Outputs) -> State:
-    """Return the state that can learn these rows, with a definite method. Reject rows of another network."""
+    """Return the state with a definite method instead of auto, ready to learn. Reject rows of another network."""
     check_outputs(state, as_outputs(outputs, "outputs"))
     state = _resolved(state)
     if isinstance(state, LinearState) and state.classes is None and outputs.logits is not None:
@@ -222,7 +225,7 @@ def check_width(state: State, width: int, name: str) -> None:
 
 
 def check_learned(state: State) -> None:
-    """Raise an error if the state has learned no rows. If all learned rows were garbage, the reference is enough."""
+    """Raise an error if the state has seen no rows. After only garbage rows, a fit of the reference is possible."""
     if not state.rows and not state.skipped_rows:
         raise ValueError(NOTHING_LEARNED)
 
@@ -261,7 +264,7 @@ def _slices(batches: Sequence[Outputs]) -> list[slice]:
 
 
 def _resolved(state: State, *, is_contrast: bool = False) -> State:
-    """Return the state with a definite method, if the method is auto. It becomes contrast only when calibrated."""
+    """Return the state with a definite method if it is or was auto: contrast if `is_contrast`, otherwise dlr."""
     auto = _auto_settings(state)
     if auto is None:
         return state

@@ -598,7 +598,7 @@ def test_a_folder_that_is_linked_twice_is_an_error(tmp_path):
     (tmp_path / "latest").symlink_to("0")
     with pytest.raises(ValueError, match=r"(latest|0) is the same folder as .*(0|latest): rows"):
         parts_of(tmp_path)
-    for number in range(1, 60):  # 2^60 paths lead to the one file.
+    for number in range(1, 60):  # 2^60 paths lead to the same file.
         (tmp_path / "deep" / str(number)).mkdir(parents=True)
         for name in "ab":
             (tmp_path / "deep" / str(number) / name).symlink_to(f"../{number - 1}" if number > 1 else "../../0")

@@ -270,7 +270,7 @@ SPECTRA = {
 @pytest.mark.parametrize("rows", [300, 1600])
 @pytest.mark.parametrize("spectrum", SPECTRA.values(), ids=SPECTRA)
 def test_leading_components_of_wide_features_capture_as_much_as_dense_eigenvectors(rng, spectrum, rows):
-    """The components are orthonormal. Their variances agree with those of LAPACK to 1e-9 of the largest variance."""
+    """The components are orthonormal. Their variances agree with LAPACK's to 1e-9 of the largest variance."""
     d, k = 800, 20
     rank = min(rows - 1, d)
     left = np.linalg.qr(rng.normal(size=(rows, rank + 1)) - 0.0)[0]

@@ -35,7 +35,7 @@ def batch(name: object, rows: int = 6, *, features: int = FEATURES, classes: int
 
 
 def far(rows: truing.Outputs) -> truing.Outputs:
-    """Return rows that are out: other features, and logits of little confidence."""
+    """Return out-of-distribution rows, with other features and logits of little confidence."""
     return truing.Outputs(rows.features + np.float32(2), rows.logits * np.float32(0.1))
 
 

@@ -123,7 +123,7 @@ def _closed(writer: _Writer, batches: int) -> None:
     writer.engine.close()
 
 
-# Where the pages of a database are: in the log, in both files, in both files after the log was used again, in one file.
+# Where the pages of a database are: only in the log, in both files, in both files with a reused log, or in one file.
 LAYOUTS: dict[str, Callable[[_Writer, int], None]] = {
     "log": _in_log,
     "checkpointed": _checkpointed,

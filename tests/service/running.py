@@ -80,7 +80,7 @@ class Running:
         return code
 
     def metric(self, name: str, model: str = "truing") -> float:
-        """Return a gauge or counter of a model that has no other labels."""
+        """Return the value of a gauge or counter whose only label is the model."""
         text = self.client.get("/metrics").text
         return float(re.search(rf'^{name}{{model="{model}"}} (\S+)$', text, re.MULTILINE)[1])
 

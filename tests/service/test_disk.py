@@ -93,7 +93,7 @@ def check_recovery(client: Client, learned: list[str], refused: str) -> None:
 
 
 def check_state(state: Path, learned: list[str], history: History) -> None:
-    """Check that a closed state holds these batches, each once, to the bit."""
+    """Check that the database of a closed model holds each of these batches once, bit for bit."""
     history.read(state / "m.sqlite3")
     assert list(history.ids.values()) == learned
     detector, _ = history.replay(DETECTORS["dlr"], REFERENCE_ROWS)

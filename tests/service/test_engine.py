@@ -67,7 +67,7 @@ def test_equal_ids_that_arrive_together_are_learned_once(engine):
 def test_an_invalid_batch_does_not_affect_its_group(engine):
     calibrate(engine)
     without_logits = truing.Outputs(batch(3).features)
-    for _ in range(10):  # Some of these arrive together.
+    for _ in range(10):  # In some rounds, the items arrive as one group.
         items = [learning(batch(1)), *(learning(without_logits, "same") for _ in range(3)), learning(batch(2))]
         errors = [future.exception(10) for future in [engine.submit(item) for item in items]]
         assert [error is None for error in errors] == [True, False, False, False, True]

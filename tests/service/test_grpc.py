@@ -262,7 +262,7 @@ PARAMETER = message("InferParameter", string_param="no")
 
 
 def with_features(**fields: Any) -> dict[str, Any]:
-    """Return a request with other fields of the features."""
+    """Return a request with some fields of the features replaced."""
     return {**ROWS, "inputs": [{**ROWS["inputs"][0], **fields}, ROWS["inputs"][1]]}
 
 

@@ -1,4 +1,4 @@
-"""The metrics for Prometheus: what they count is what happened, and their number is bounded."""
+"""The metrics for Prometheus count what happened, and the number of series is bounded."""
 
 import re
 import shutil

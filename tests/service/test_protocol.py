@@ -158,7 +158,7 @@ FEATURES = {"name": "features", "shape": [2, 3], "datatype": "FP32", "data": [1,
 
 
 def changed(**changes) -> dict:
-    """Return a request whose only input has other fields. A field that is `...` is left out."""
+    """Return a request whose only input has some fields replaced. A field that is `...` is omitted."""
     return {"inputs": [{key: value for key, value in (FEATURES | changes).items() if value is not ...}]}
 
 

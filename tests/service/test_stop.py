@@ -20,7 +20,7 @@ KINDS = ["window", "contrast"]
 
 
 def send_batches(client: Client, name: str, prefix: str, learned: list[str], ends: threading.Event) -> None:
-    """Send batches until the service closes the connection. Any other failure than a closed connection is an error."""
+    """Send batches until the service closes the connection. Only a closed connection is allowed to fail a request."""
     for number in range(10_000):
         batch = f"{prefix}-{number}"
         try:

@@ -87,7 +87,7 @@ def test_rows_with_ties_are_decided_as_python_decides_them(method, seed, ties, a
     with torch.no_grad():
         trued = folded(head, found)
         check_decisions(found, features.numpy(), trued(features)[2].numpy())
-        parts = torch.cat([trued(part)[2] for part in features.split(7)])  # Other batches, other kernels.
+        parts = torch.cat([trued(part)[2] for part in features.split(7)])  # Other batch sizes use other kernels.
         check_decisions(found, features.numpy(), parts.numpy())
 
 

@@ -9,14 +9,14 @@ _INTERRUPTED = 130
 
 
 def main() -> int:
-    """Run the command that the process was started with and return its exit code. End the process if interrupted."""
+    """Run the command in `sys.argv` and return its exit code. After an interrupt, end the process instead."""
     from .streams import protect_streams
 
     protect_streams()
     try:
         from .command import run
 
-        # Until here, `truing_command` ends the process at once. A command that runs must clean up first.
+        # While libraries load, an interrupt ends the process at once. A running command must clean up first.
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         code = run()

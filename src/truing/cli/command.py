@@ -185,7 +185,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser that prints an error as one line and exits with code 1, as `run` does for other errors."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Reject unknown options here, so that the error names the command and the help of this command."""
+        """Reject unknown options in the parser of the subcommand, so that the error refers to its help."""
         namespace, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -421,7 +421,7 @@ def _add_export(command: AddCommand) -> None:
     rate.add_argument("--threshold", type=float, metavar="T", help="accept rows with at least this trued score")
     rate.add_argument("--accept", type=float, metavar="SHARE", help="share of the reference in FIT to accept")
     _add_false_alarm(rate)
-    rate.add_argument("--fdr", help=argparse.SUPPRESS)  # Accepted by other commands, so explain why not here.
+    rate.add_argument("--fdr", help=argparse.SUPPRESS)  # `run_export` explains why it is not supported.
     _add_output(part, "where the network goes: an .onnx file")
 
 

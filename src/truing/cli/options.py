@@ -24,7 +24,7 @@ def given(args: argparse.Namespace, *names: str) -> dict[str, Any]:
 
 
 def refuse(args: argparse.Namespace, options: Sequence[str], is_unused: bool, wanted: str) -> None:
-    """Reject options that would have no effect, and say what they need."""
+    """Reject given options if `is_unused`. `wanted` describes what the options need to have an effect."""
     for name in options:
         if is_unused and getattr(args, name) is not None:
             raise ValueError(f"{spelling(name)} needs {wanted}")

@@ -1,7 +1,7 @@
 """Commands on rows: detect, decide, learn, score, fit, apply, and merge for moments.
 
-Rows are files, folders of parts, or globs. `detect` loads the rows of one file into memory, unless the results go to a
-folder. All other commands read blocks of rows.
+Rows are given as files, folders of parts, or globs. `detect` loads the rows of one file into memory, unless the results
+go to a folder. All other commands read blocks of rows.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from .options import check_apart, given, own_path, refuse, spelling
 # Endings of files of scores. A folder of results may also contain fit.npz.
 RESULTS = (".csv", ".npy", *TABLES)
 
-# Options of `detect` that are passed on if given.
+# Options of the command `detect` that are passed to the library if given.
 DETECT_OPTIONS = (
     *("method", "base", "temperature", "intercept", "components", "same_mix"),
     *("accept", "false_alarm", "fdr", "keep", "penalty", "batch", "order"),
@@ -334,7 +334,7 @@ def _fit_moments(args: argparse.Namespace) -> None:
 
 
 def _origin(args: argparse.Namespace, table: Table) -> Origin:
-    """Return how the scores of the moments were computed."""
+    """Return the origin of moments: base score, temperature and name of the network."""
     default = "given" if "scores" in table.widths else "msp"
     return Origin(args.base or default, args.temperature, args.model)
 
@@ -372,7 +372,7 @@ def _reference(args: argparse.Namespace) -> Outputs | None:
 
 
 def _check_reference_apart(args: argparse.Namespace, files: Sequence[Path]) -> None:
-    """Raise an error if the reference is one of the files of the rows. The jobs reject identical rows."""
+    """Raise an error if the reference is one of the files of the rows. Jobs also reject equal rows."""
     if args.reference is not None and not _is_folder_of_parts(args.reference):
         for file in files_of(args.reference):
             check_apart("--reference", file, "OUTPUTS", files)
@@ -415,7 +415,7 @@ def _head(path: Path | None) -> tuple[Any, Any] | None:
 
 
 def _check_needs(args: argparse.Namespace, *options: str) -> None:
-    """Reject a head or a reference that the base score does not use, and require them if the base score needs them."""
+    """Require each option, `head` or `reference`, if the base score needs it, and reject the option otherwise."""
     for name in options:
         users = [base for base, needed in NEEDS.items() if name in needed]
         refuse(args, (name,), args.base not in users, f"--base {', '.join(users[:-1])} or {users[-1]}")
@@ -425,7 +425,7 @@ def _check_needs(args: argparse.Namespace, *options: str) -> None:
 
 
 def _may_choose_base(args: argparse.Namespace) -> bool:
-    """Return whether a contrast may choose between base scores, one of which uses the head."""
+    """Return whether a contrast may choose its base score. One of the choices uses the head."""
     return args.base is None and args.reference is not None and args.method in ("auto", "contrast")
 
 

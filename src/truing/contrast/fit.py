@@ -81,7 +81,7 @@ class ContrastFit:
         return self.predict_scored(self.standard.scored(as_outputs(outputs, "outputs")))
 
     def predict_scored(self, rows: ScoredRows) -> Floats:
-        """Return the score (n,) of rows with base scores."""
+        """Return the score (n,) of rows whose base scores are already computed."""
         learned = self.standard.products(rows, self.coef)
         scores: Floats = self.standard.base_scores(rows) + learned - self._penalty(self.standard.distances(rows))
         return scores

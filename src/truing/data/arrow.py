@@ -9,7 +9,7 @@ from .names import listing
 
 
 def is_list(kind: Any) -> bool:
-    """Return whether entries of this Arrow type are lists, or tensors, which Arrow stores as lists."""
+    """Return whether the values of an Arrow type are lists. Tensors count as lists, because Arrow stores them so."""
     return str(stored_as(kind)).partition("<")[0] in ("list", "large_list", "fixed_size_list")
 
 
@@ -21,7 +21,7 @@ def stored_as(kind: Any) -> Any:
 def as_array(column: Any, name: str) -> NDArray[Any]:
     """Return an Arrow column as an array (n,), or (n, d) for lists of equal length.
 
-    A column in one chunk, of numbers or of fixed-size lists, is not copied.
+    A column of numbers or of fixed-size lists is not copied if it has only one chunk.
     """
     array = column
     if hasattr(column, "num_chunks"):

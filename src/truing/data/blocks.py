@@ -1,4 +1,4 @@
-"""Write columns to one file, a block of rows at a time, atomically and in the memory of one block."""
+"""Write columns to one file atomically, a block of rows at a time. Only one block is in memory."""
 
 import csv
 from collections.abc import Callable, Iterator
@@ -51,10 +51,10 @@ class BlockWriter:
 
 @contextmanager
 def writing_blocks(path: AnyPath) -> Iterator[BlockWriter]:
-    """Open a new file, in the format of the path's ending, that replaces `path` when the block ends.
+    """Open a new file that replaces `path` when the `with` block ends. The ending of `path` selects the format.
 
-    The new file is removed if the block fails or writes no rows. An `.npy` file stores only the scores. An `.npz` file
-    cannot be written in blocks.
+    The new file is removed if the `with` block fails or writes no rows. An `.npy` file stores only the scores. An
+    `.npz` file cannot be written in blocks of rows.
     """
     path = check_ending(path)
     kind = path.suffix.lower()
@@ -75,7 +75,7 @@ def writing_blocks(path: AnyPath) -> Iterator[BlockWriter]:
 
 
 def can_hold(kind: str, columns: Arrays) -> bool:
-    """Return whether a format can store these columns: `.npy` only scores, `.csv` only one value per row."""
+    """Return whether a format can store these columns. `.npy` stores only scores, `.csv` only columns (n,)."""
     if kind == ".npy":
         return "scores" in columns and "features" not in columns
     return kind != ".csv" or all(column.ndim == 1 for column in columns.values())

@@ -1,6 +1,6 @@
-"""Read named columns from `.npz`, `.npy`, Parquet and Arrow files, and write these formats and `.csv`. Never a pickle.
+"""Read named columns from `.npz`, `.npy`, Parquet and Arrow files, and write these formats and `.csv`.
 
-File endings are case-insensitive.
+Pickles are never loaded. File endings are case-insensitive.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,10 +22,12 @@ def read_columns(
 ) -> Arrays:
     """Read the wanted columns of a file, without converting their types.
 
-    `named` maps columns to their names in the file, where the names differ. A pattern such as `f*` joins all matching
-    columns of numbers, in natural order. The file must have the column `needed` and all columns in `named`. A folder,
-    or an `.npy` file with `features` in its name, is a set of `.npy` files whose names differ only in that word. The
-    files of a set are memory-mapped.
+    `named` maps standard column names to the names in the file, if they differ. A pattern such as `f*` joins all
+    matching columns of numbers, in natural order. The file must have the column `needed` and all columns in `named`.
+
+    A folder that contains `features.npy`, or an `.npy` file with `features` in its name, stands for a set of `.npy`
+    files. The names of the other files have another column's name in place of `features`. The files of a set are
+    memory-mapped.
     """
     path = Path(path)
     if path.is_dir() or path.suffix.lower() == ".npy":
@@ -53,7 +55,7 @@ def read_groups(path: AnyPath, name: str) -> NDArray[Any]:
 
 
 def files_of(path: AnyPath) -> list[Path]:
-    """Return the files to read for a path: the path itself, or the files of a set."""
+    """Return the files to read for a path: the path itself, or the files of a set of `.npy` files."""
     path = Path(path)
     if path.is_dir():
         path = path / "features.npy"

@@ -21,7 +21,7 @@ MAX_NAMES_LISTED = 12
 
 
 def natural(name: str) -> list[Any]:
-    """Return a sort key that compares numbers in a name as numbers, and equal numbers as text."""
+    """Return a sort key that compares numbers in a name by value. Equal numbers, such as 1 and 01, compare as text."""
     pieces = re.split("([0-9]+)", name)  # Text and numbers alternate.
     numbers = [(len(digits.lstrip("0")), digits.lstrip("0"), digits) for digits in pieces[1::2]]
     return [key for pair in zip(pieces[::2], [*numbers, ()], strict=True) for key in pair]
@@ -37,7 +37,7 @@ def matching_columns(name: str, columns: Sequence[str]) -> list[str]:
 def choose_columns(wanted: Sequence[str], all_columns: Sequence[str], ids: str | None = None) -> Chosen:
     """Return the columns of a file that each wanted name matches, and the column with the exact name `ids`.
 
-    A pattern must not match a column with another use.
+    A pattern must not match a column that has another use.
     """
     chosen = {name: columns for name in wanted if (columns := matching_columns(name, all_columns))}
     if ids is not None and ids in all_columns:
@@ -52,7 +52,7 @@ def choose_columns(wanted: Sequence[str], all_columns: Sequence[str], ids: str |
 
 
 def common_dtypes(chosen: Chosen, dtype_of: Callable[[str], np.dtype[Any]]) -> dict[str, np.dtype[Any]]:
-    """Return the common type of the columns of each pattern. `dtype_of` returns the type of a column."""
+    """Return, for each pattern, a type that can hold all its columns. `dtype_of` returns the type of a column."""
     patterns = {name: columns for name, columns in chosen.items() if columns != [name]}
     return {name: np.result_type(*set(map(dtype_of, columns))) for name, columns in patterns.items()}
 
@@ -60,7 +60,7 @@ def common_dtypes(chosen: Chosen, dtype_of: Callable[[str], np.dtype[Any]]) -> d
 def gather(
     chosen: Chosen, dtypes: Mapping[str, np.dtype[Any]], read: Callable[[str], NDArray[Any]]
 ) -> dict[str, NDArray[Any]]:
-    """Return an array for each chosen name. `dtypes` are the types of patterns, and `read` reads one column.
+    """Return an array for each chosen name. `dtypes` maps patterns to types, and `read` reads one column.
 
     The columns (n,) of a pattern are read one at a time and become one array (n, d).
     """
@@ -87,7 +87,7 @@ def check_contains(path: object, needed: str, columns: Sequence[str], *, exact: 
 
 
 def check_numbers(pattern: str, others: Sequence[str]) -> None:
-    """Raise an error if a pattern matches other columns than numbers."""
+    """Raise an error if a pattern matches `others`, the columns that do not have one number per row."""
     if others:
         advice = "use a narrower pattern, such as 'f[0-9]*'"
         raise ValueError(f"{pattern} must match only columns with one number per row, got {listing(others)}: {advice}")
@@ -106,6 +106,6 @@ def warn_of_odd_names(chosen: Chosen) -> None:
 
 
 def listing(names: Sequence[str]) -> str:
-    """Return at most `MAX_NAMES_LISTED` names in one line, and the number of other names."""
+    """Return at most `MAX_NAMES_LISTED` names in one line, and the number of names that are left out."""
     more = len(names) - MAX_NAMES_LISTED
     return ", ".join(names[:MAX_NAMES_LISTED]) + (f" and {more} more" if more > 0 else "") or "nothing"

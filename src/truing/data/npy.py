@@ -59,7 +59,7 @@ def parse_header(start: bytes) -> Header:
 
 
 def _header_end(start: bytes) -> int:
-    """Return where a header ends: it is a magic string, a version, the length of the rest in 2 or 4 bytes, the rest."""
+    """Return where a header ends. A header has a magic string, a version, a length in 2 or 4 bytes, and a text."""
     length = start[8:10] if start[6:7] == b"\x01" else start[8:12]
     return 8 + len(length) + int.from_bytes(length, "little") if len(start) >= 12 else 12
 

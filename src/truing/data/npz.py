@@ -1,6 +1,6 @@
 """Read and write named arrays in `.npz` and `.npy` files. Reading untrusted files is safe: no pickles, bounded memory.
 
-truing writes files without compression. Files of other programs may be compressed, within bounds.
+truing writes files without compression. Compressed files of other programs are read up to a limit on their size.
 """
 
 import json
@@ -34,7 +34,7 @@ MAX_DIRECTORY_BYTES = 2**16
 _END_RECORD, _MAX_COMMENT = 22, 2**16 - 1
 _LARGE_LOCATOR, _LARGE_END_RECORD = 20, 56
 
-# The methods that NumPy uses. Other methods unpack a whole chunk at once, in unbounded memory.
+# The compression methods that NumPy uses. Other methods unpack a whole chunk at once, in unbounded memory.
 _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 # The array with the JSON header of a file that `truing.save` wrote.
@@ -75,7 +75,8 @@ def read_npz(
     """Read the wanted arrays of an `.npz`, or all of them.
 
     The arrays may take at most the larger of `MAX_EXPANSION` times the size of the file and `ALWAYS_ALLOWED_BYTES`, and
-    at most `at_most` bytes. The directory is checked before any array is allocated, and each checksum while reading.
+    at most `at_most` bytes. The directory is checked before any array is allocated, and the
+    checksum of each array while it is read.
     """
     with _opened(path) as (archive, members, size):
         chosen = {name: member for name, member in members.items() if wanted is None or name in wanted}
@@ -98,8 +99,8 @@ def read_npz_headers(path: AnyPath, wanted: Sequence[str]) -> tuple[Chosen, dict
 def read_npz_blocks(path: AnyPath, wanted: Sequence[str], rows: int) -> Iterator[Arrays]:
     """Yield the wanted arrays of an `.npz`, which have the same length, `rows` rows at a time.
 
-    The arrays are unpacked in parallel. An array in column order is read at once. All checksums are verified before the
-    last block is yielded.
+    Each block is unpacked from all arrays. An array in column order is read into memory as a whole. All checksums are
+    verified before the last block is yielded.
     """
     with _opened(path) as (archive, members, size), ExitStack() as stack:
         chosen, headers = _choose(archive, members, wanted, size)
@@ -131,7 +132,7 @@ def read_npz_blocks(path: AnyPath, wanted: Sequence[str], rows: int) -> Iterator
 
 
 def read_npy(path: AnyPath) -> NDArray[Any]:
-    """Map one `.npy` file of plain numbers."""
+    """Return the array of one `.npy` file of plain numbers as a memory map."""
     with reading_npy(path), check_readable(path).open("rb") as file:
         read_npy_header(file)
         return np.lib.format.open_memmap(path, mode="r")
@@ -213,7 +214,7 @@ def _open(path: Source) -> BinaryIO:
 def _choose(
     archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], wanted: Sequence[str], size: int
 ) -> tuple[Chosen, dict[str, Header]]:
-    """Return the columns of each wanted name, and their headers, if their total size is allowed."""
+    """Return the columns that each wanted name matches, and their headers, after checking their total size."""
     chosen = choose_columns(wanted, list(members))
     check_size(sum(members[column].file_size for columns in chosen.values() for column in columns), size)
     headers = {column: _read_header(archive, members[column]) for columns in chosen.values() for column in columns}
@@ -229,7 +230,7 @@ def _is_column_of_numbers(header: Header) -> bool:
 
 
 def _check_directory(file: BinaryIO, size: int) -> None:
-    """Reject a zip with a large directory, from the sizes in its last records, before `zipfile` reads it."""
+    """Reject a zip with a large directory before `zipfile` reads it. The last records of the zip state its size."""
     file.seek(max(0, size - _END_RECORD - _MAX_COMMENT - _LARGE_LOCATOR - _LARGE_END_RECORD))
     tail = file.read()
     end = len(tail) - _END_RECORD
@@ -259,7 +260,7 @@ def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
             raise ValueError(f"it contains {name} twice")
         if member.compress_type not in _COMPRESSIONS:
             raise ValueError(f"{name} must be stored or deflated, got another compression")
-        archive.open(member).close()  # Compares the name with that in the member's header.
+        archive.open(member).close()  # `zipfile` compares the two names.
         members[name] = member
     return members
 

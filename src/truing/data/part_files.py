@@ -1,7 +1,8 @@
 """Find the parts of a table that does not fit in one file or in memory, and read their rows in blocks.
 
 A part is an `.npz`, Parquet or Arrow file, or a set of `.npy` files. A set is a folder that contains `features.npy`, or
-an `.npy` file with `features` in its name, together with the files that have another column's name in that place.
+an `.npy` file with `features` in its name, together with the files that have another column's name in place of
+`features`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,9 +40,9 @@ _ROWS_AT_ONCE = 2**14
 class Layout:
     """Metadata of a part.
 
-    `rows` is the number of rows. `columns` maps each wanted name in the part to a type and a row shape. `matched` maps
-    each wanted name to the column of this name, or to the columns that match the name as a pattern. `all_columns` lists
-    the names of all columns.
+    `rows` is the number of rows. `columns` maps each wanted name that the part has to a type and a row shape. `matched`
+    maps each wanted name to the column of this name, or to the columns that match the name as a pattern. `all_columns`
+    lists the names of all columns.
     """
 
     rows: int
@@ -68,7 +69,7 @@ def parts_of(path: AnyPath) -> list[Path]:
 
 
 def root_of(path: AnyPath) -> Path:
-    """Return the folder of a table: the folder itself, the part of a glob without magic, or the parent of a part."""
+    """Return the folder of a table: the folder itself, the last folder before the wildcards, or a part's parent."""
     path = Path(path)
     if path.is_dir() and not _is_set(path):
         return path
@@ -107,9 +108,10 @@ def read_blocks(
 
 
 def layout_of(part: Path, wanted: Sequence[str] = NAMES, ids: str | None = None) -> Layout:
-    """Return the metadata of a part, without reading its rows. Check that it has all patterns in `wanted`, and `ids`.
+    """Return the metadata of a part without reading its rows.
 
-    The width of a column of variable-length lists is the length of its first list, or 0 without rows.
+    A pattern in `wanted` that matches no column is an error, and so is a missing column `ids`. The width of a column of
+    variable-length lists is the length of its first list, or 0 if the part has no rows.
     """
     part = Path(part)
     if ids in wanted:
@@ -153,7 +155,7 @@ def _empty_columns(part: Path, layout: Layout) -> Arrays:
 
 
 def set_of(features: Path) -> dict[str, Path]:
-    """Return the paths of a set of `.npy` files by column, given the file of features. Some may not exist."""
+    """Return the paths of a set of `.npy` files by column, given the file of features. Some files may not exist."""
     head, _, tail = features.name.rpartition("features")
     return {name: features.with_name(f"{head}{name}{tail}") for name in NAMES}
 
@@ -195,7 +197,7 @@ def _parts_below(folder: Path) -> list[Path]:
 
 
 def _check_new(folder: Path, visited: dict[Path, Path]) -> None:
-    """Raise an error if links lead to a folder that was visited before. `visited` maps real paths to first visits."""
+    """Raise an error if links lead to a visited folder. `visited` maps real paths to the paths of the first visit."""
     first = visited.setdefault(real_path(folder), folder)
     if folder != first and folder.is_relative_to(first):
         raise OSError(f"cannot read {folder}: it is a loop of symbolic links")
@@ -327,7 +329,7 @@ def _blocks_of(part: Path, names: Sequence[str], rows: int, ids: str | None) -> 
 
 
 def _counted(part: Path, blocks: Iterator[Arrays], total: int) -> Iterator[Arrays]:
-    """Yield the blocks. Raise an error if their number of rows differs from the metadata."""
+    """Yield the blocks. Raise an error if the number of rows differs from the metadata."""
     count = 0
     for block in blocks:
         count += len(next(iter(block.values())))

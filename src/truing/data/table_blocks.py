@@ -41,7 +41,11 @@ Rows = tuple[np.dtype[Any], tuple[int, ...]]
 
 @dataclass(frozen=True)
 class _Source:
-    """A file of a table, opened for direct reads, for pyarrow, and, if possible, as mapped memory for pyarrow."""
+    """An open file of a table.
+
+    `file` is for direct reads, and `disk` for reads by pyarrow. `mapped` is the file as mapped memory, or `disk` for
+    Parquet and compressed files.
+    """
 
     file: BinaryIO
     disk: Any
@@ -53,10 +57,9 @@ class _Source:
 def read_table_layout(
     path: Path, wanted: Sequence[str], ids: str | None = None
 ) -> tuple[int, dict[str, Rows], Chosen, list[str]]:
-    """Return the number of rows of a table, the type and row shape of the wanted columns, and all column names.
+    """Return the rows, columns, matches and column names of a table, in the order of the fields of `Layout`.
 
-    The width of a column of variable-length lists is the length of its first list, or 0 without rows. The third value
-    maps each wanted name to the columns that it matches.
+    The width of a column of variable-length lists is the length of its first list, or 0 if the table has no rows.
     """
     with _opened(path) as source:
         if source.is_parquet:
@@ -105,7 +108,7 @@ def _opened(path: Path) -> Iterator[_Source]:
 
 
 def _check_complete(file: BinaryIO, magic: bytes) -> int:
-    """Return the size of a file. Raise an error if it is empty, or begins but does not end with the magic string."""
+    """Return the size of a file. Raise an error if it is empty, or if it begins with `magic` but ends otherwise."""
     size = file.seek(0, os.SEEK_END)
     if not size:
         raise ValueError("it is empty")
@@ -166,13 +169,13 @@ def _read_column(source: _Source, batches: Sequence[Any], ids: str | None, name:
 
 
 def _check_not_cut(source: _Source) -> None:
-    """Raise an error if the file was cut after it was opened. Reading mapped bytes beyond its end kills the process."""
+    """Raise an error if the file was cut after it was opened: reading mapped bytes beyond the end kills the process."""
     if os.fstat(source.file.fileno()).st_size < source.size:
         raise ValueError("it is truncated")
 
 
 def _arrow_batches(source: _Source, opened: Any, schema: Any, chosen: Sequence[str]) -> Iterator[Any]:
-    """Yield the record batches with only the chosen columns. Other compressed columns are not unpacked."""
+    """Yield the record batches with only the chosen columns. Compressed columns are unpacked only if chosen."""
     options = pyarrow.ipc.IpcReadOptions(use_threads=False)
     if isinstance(opened, pyarrow.NativeFile):
         numbers = {name: number for number, name in enumerate(schema.names)}
@@ -190,7 +193,7 @@ def _count_arrow_rows(source: _Source, schema: Any) -> int:
 
 
 def _mapped(file: BinaryIO) -> Any:
-    """Return an Arrow file as a mapped buffer, or None if it is compressed, because unpacking reads all pages."""
+    """Return an Arrow file as a mapped buffer, or None for a compressed file: unpacking would read all mapped pages."""
     source = pyarrow.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     reader = pyarrow.ipc.open_file(source)
     if reader.num_record_batches:

@@ -30,7 +30,7 @@ MAX_ID_LENGTH = 2**12
 
 
 def choose(schema: Any, wanted: Sequence[str], ids: str | None = None) -> Chosen:
-    """Return the columns of each wanted name and of `ids`, after checking that all are numbers, except for `ids`."""
+    """Return the columns that each wanted name and `ids` match. All columns except `ids` must hold numbers."""
     chosen = choose_columns(wanted, schema.names, ids)
     counts = Counter(schema.names)
     for name, columns in chosen.items():
@@ -46,12 +46,12 @@ def choose(schema: Any, wanted: Sequence[str], ids: str | None = None) -> Chosen
 
 
 def converted(batch: Any, ids: str | None, name: str) -> NDArray[Any]:
-    """Return a column of a record batch as an array: numbers, or identifiers if it is the column `ids`."""
+    """Return a column of a record batch as an array: row identifiers if its name is `ids`, otherwise numbers."""
     return (_ids_as_array if name == ids else _column_as_array)(batch.column(name), batch.schema.field(name))
 
 
 def dtypes_in(schema: Any, chosen: Chosen) -> dict[str, np.dtype[Any]]:
-    """Return the common type of the columns of each pattern."""
+    """Return, for each pattern, a type that can hold all its columns."""
     return common_dtypes(chosen, lambda column: row_layout(schema.field(column))[0])
 
 
@@ -133,7 +133,7 @@ def unpacked_size(file: Any, chosen: Sequence[str]) -> int:
 
 
 def _column_of(path: str, names: Container[str]) -> str:
-    """Return the column of a path such as features.list.element. Names of columns may contain dots."""
+    """Return the column of a Parquet path such as features.list.element. Names of columns may contain dots."""
     while path not in names and "." in path:
         path = path.rpartition(".")[0]
     return path

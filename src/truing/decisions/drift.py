@@ -11,8 +11,8 @@ likely, for any reference.
 1. Each p-value falls into one of 256 bins and is ranked among *all earlier rows of the stream*, with ties broken at
    random: $u_t = (\#\{s < t : b_s < b_t\} + \theta_t \#\{s \le t : b_s = b_t\}) / t$. Under the null
    hypothesis the $u_t$ are independent and uniform (Vovk, Gammerman & Shafer 2005, Theorem 8.2).
-2. A *bet* is a density f on [0, 1]. Its capital is multiplied by $f(u_t)$ at each row, which is a martingale under the
-   null hypothesis.
+2. A *bet* is a density f on [0, 1]. At each row, the capital of the bet is multiplied by $f(u_t)$. Under the null
+   hypothesis, this capital is a martingale.
 3. Capital starts in a reserve and moves to the bets slowly, on a schedule that depends only on the number of rows.
    A change after a year is therefore detected almost as fast as on the first day. The total capital is a martingale
    that starts at 1, so the probability that it ever reaches 1 / a is at most a (Ville's inequality).

@@ -3,7 +3,7 @@ r"""Sums of exponentials of logits, $\sum_j e^{f_j / T}$, from which softmax and
 The largest logit of a row is subtracted first, so its exponential is 1. The exponentials of the other logits are summed
 separately, so that no digits are lost if the largest logit dominates:
 $\log \sum_j e^{f_j / T} = \max_j f_j / T + \log(1 + \mathrm{others})$.
-These functions reject logits that are not finite while they read them, so callers need not check them first.
+These functions reject logits that are not finite, so callers need not check the logits first.
 """
 
 from __future__ import annotations

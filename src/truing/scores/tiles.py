@@ -39,9 +39,9 @@ def by_blocks(
 def by_tiles(formula: Callable[..., Floats], *matrices: Matrix) -> Floats:
     """Return `formula` of every row (n,), in float64. Equal rows get bitwise equal scores.
 
-    The rounding of a row of a product by BLAS may depend on the number and values of the other rows. Therefore every
-    tile has the same shape: the last one is filled up with its first row. A row for which the formula is undefined
-    gets NaN or infinity.
+    When BLAS multiplies matrices, the rounding of one row may depend on the number and values of the other rows.
+    Therefore every tile has the same shape: the last tile is filled up with copies of its first row. A row for which
+    the formula is undefined gets NaN or infinity.
     """
 
     def fill(rows: slice, scores: Floats) -> None:

@@ -322,7 +322,7 @@ def _density(scores: Floats, scores_in: Floats | None) -> dict[str, Any] | None:
 
 
 def _heights(scores: Floats, edges: Floats) -> list[float | None]:
-    """Return the density of each bin, relative to all scores, including scores beyond the edges."""
+    """Return the density of each bin. The densities are relative to all scores, also beyond the edges."""
     return _numbers(np.histogram(scores, edges)[0] / (len(scores) * np.diff(edges)))
 
 

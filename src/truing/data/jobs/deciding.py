@@ -1,4 +1,4 @@
-"""Decide, score or learn the rows of new parts with a detector or a fit that exists."""
+"""Decide, score or learn the rows of new parts with an existing detector, fit or base score."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ class _OfFeatures:
 
 @dataclass(frozen=True, eq=False)
 class _Done:
-    """The work of one call: the new parts that could be read, their files, and the counts over their rows."""
+    """The result of one call: the readable new parts, their files, and the counts over their rows."""
 
     table: Table
     files: tuple[Path, ...]
@@ -321,7 +321,7 @@ def _new_parts(table: Table, folder: Path, kind: str, learned: Mapping[str, Stam
 
 
 def _written_in_turn(job: Job, work: Decides, folder: Path, kind: str) -> tuple[dict[int, Tally], list[str]]:
-    """Write and record the parts one after another. Return the counts of each part, and why others are unreadable."""
+    """Write and record each part in turn. Return the counts of readable parts, and why other parts are unreadable."""
     files = files_in(folder, job.table, kind)
     tallies: dict[int, Tally] = {}
     bad: list[str] = []

@@ -95,7 +95,7 @@ def detect(
 ) -> TableDetection:
     """Run `truing.detect` on a table of any size: write a file for each part, and return a summary.
 
-    Calling `detect` again resumes a stopped job. For a finished job it only returns the summary.
+    Calling `detect` again resumes a stopped job. For a finished job, the call only returns the summary.
 
     Parameters
     ----------
@@ -234,7 +234,7 @@ def summary_of(
 
 
 def _write_summary(result: TableDetection, folder: Path, saved: Path | None, *, is_named: bool) -> None:
-    """Write the summary, and the fit if its base score has a name, so that the job does not run again."""
+    """Write the summary, and the fit if its base score has a name, so that another call need not run the job."""
     if result.fit is not None and is_named:
         save(result.fit, folder / FIT)
     about = {name: value for name, value in vars(result).items() if name not in ("fit", "files", "rate")}

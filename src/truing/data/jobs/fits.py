@@ -75,7 +75,7 @@ def fit(
         table.check_differs_from(reference)
         plan = Plan.of(job, reference, method=method, base=base, groups=groups, **fitting, **scoring)
         if plan.halves is None:
-            plan = replace(plan, guard=None)  # `fit_direct` and `fit_robust` take all rows.
+            plan = replace(plan, guard=None)  # `fit_direct` and `fit_robust` also use garbage rows.
         _, result, _ = sum_and_solve(plan, job, table.widths.get("logits", 1))
     assert result is not None
     return result

@@ -43,7 +43,7 @@ Seen = Callable[[int], object]
 # Number of results that are added at each level of the tree of sums.
 FAN_IN = 16
 
-# Above this number of features, a cluster adds the sums of `FAN_IN` parts where they are computed.
+# Above this number of features, the workers of a cluster add the sums of `FAN_IN` parts.
 WIDE = 512
 
 IDENTITY, LOCK = "_job.json", ".lock"
@@ -78,7 +78,7 @@ class Task:
 
 
 class Runner(Protocol):
-    """Runs tasks. A runner with `is_remote` moves results between machines."""
+    """Runs tasks. `is_remote` is true if results move between machines."""
 
     is_remote: bool
 
@@ -173,7 +173,7 @@ class Job:
         return self.table.first_rows(count)
 
     def tail_counts(self, candidates: Sequence[Candidate]) -> TailCounts:
-        """Return how many rows are in the tail of each candidate: one pass."""
+        """Return the number of rows in the tail of each candidate, counted in one pass."""
         counts = TailCounts.none(candidates)
         for result in self.results("base", CountTails(tuple(candidates)), is_first=True):
             if not is_unreadable(result):
@@ -250,7 +250,7 @@ def is_unreadable(result: Any) -> bool:
 
 
 def unreadable_reason(result: Any) -> str:
-    """Return why the part of an `is_unreadable` result cannot be read."""
+    """Return why a part cannot be read, from a result that `is_unreadable` recognises."""
     return str(result[_UNREADABLE])
 
 
@@ -305,9 +305,9 @@ def _carry(levels: list[list[Result]], height: int) -> None:
 def job_over(
     table: Table, folder: AnyPath | None, runner: Runner | None, progress: Progress, **about: Any
 ) -> Iterator[Job]:
-    """Open a job whose results are kept in a folder, if one is given, until the block succeeds.
+    """Open a job whose results are kept in `folder`, if given, until the `with` block succeeds.
 
-    Invalid input removes the results too, because the input must change. After any other error the job can resume.
+    Results of invalid input are removed, too, because the input must change. After any other error, the job can resume.
     """
     store = Store(None if folder is None else Path(folder))
     with locked(store.folder):
@@ -391,7 +391,9 @@ def digest(*things: Any) -> str:
     """Return a digest of plain values, arrays of numbers, `Outputs`, and lists and dicts of them."""
     hashed = sha256()
     for thing in things:
-        hashed.update(f"{_digest_of_one(thing)};".encode())  # Digests have one length, so that no two lists collide.
+        hashed.update(
+            f"{_digest_of_one(thing)};".encode()
+        )  # Digests have equal lengths, so different lists give different bytes.
     return hashed.hexdigest()
 
 
@@ -422,7 +424,7 @@ def recorded(folder: Path) -> dict[str, Any]:
 
 
 def check_same_job(folder: Path, identity: dict[str, Any]) -> bool:
-    """Record the identity of a job in its folder, and return whether it is new there.
+    """Record the identity of a job in its folder, and return whether the folder had no identity before.
 
     Raise an error if the folder belongs to another job or has other content.
     """
@@ -444,7 +446,7 @@ def check_same_job(folder: Path, identity: dict[str, Any]) -> bool:
 
 
 def _other_job(folder: Path, stored: Any, identity: dict[str, Any]) -> str:
-    """Return the message that a folder holds results of another job."""
+    """Return the error message for a folder that holds results of another job."""
     stored = stored if isinstance(stored, dict) else {}
     different = [key for key in identity if stored.get(key) != identity[key]]
     if "method" in different:

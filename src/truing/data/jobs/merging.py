@@ -42,7 +42,7 @@ def write_moments(path: AnyPath, moments: Moments, origin: Origin) -> None:
 
 
 def file_of(moments: Moments | RowSample, origin: Origin) -> bytes:
-    """Return the content of a file of moments, as `write_moments` writes it, or of the sample of a contrast."""
+    """Return the bytes of a file that holds moments, as `write_moments` writes them, or the sample of a contrast."""
     return to_bytes("moments" if isinstance(moments, Moments) else "sample", moments, vars(origin))
 
 

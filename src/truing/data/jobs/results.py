@@ -65,7 +65,11 @@ class WritePart:
 
 
 def as_kind(kind: str | None, table: Table, folder: Path) -> str:
-    """Return the file format of the results. The default is the format of earlier results in the folder."""
+    """Return the file format of the results.
+
+    The default is the format of earlier results in the folder. Without earlier results, the default is parquet if all
+    parts are Parquet or Arrow files, else csv.
+    """
     if kind is None:
         kind = recorded(folder).get("kind")
     if kind is None:
@@ -88,7 +92,7 @@ def is_written(file: Path) -> bool:
 def results_in(folder: Path, identity: dict[str, Any]) -> Iterator[Store]:
     """Claim a folder for the results of a job, and yield the store of its intermediate results.
 
-    The store is removed when the job is done, or if its input is invalid. After any other error the job can resume.
+    The store is removed when the job is done, or if its input is invalid. After any other error, the job can resume.
     If there are no results, the folder is restored to its earlier state.
     """
     new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
@@ -106,7 +110,7 @@ def results_in(folder: Path, identity: dict[str, Any]) -> Iterator[Store]:
                 if is_own:
                     store.remove()
                     _release(folder)
-                elif store.is_empty():  # The results of another job, which may resume, are left alone.
+                elif store.is_empty():  # Keep the stored results of another job, which may resume.
                     store.remove()
                 raise
     finally:

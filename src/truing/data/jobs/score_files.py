@@ -89,7 +89,7 @@ def _holds_scores(file: Path, root: Path) -> bool:
 
 
 def _blocks(path: Path) -> Iterator[NDArray[Any]]:
-    """Yield the scores of a file in blocks, or an array of another shape."""
+    """Yield the scores of a file in blocks. An array of another shape is yielded whole, for the caller to reject."""
     kind = path.suffix.lower()
     if path.is_dir() or kind in (".npz", *TABLES):
         return (block["scores"] for block in read_blocks(path, ROWS_OF_BLOCK, ["scores"], "scores"))

@@ -24,7 +24,7 @@ from ..names import listing
 from ..npy import fill
 from .score_files import Paths, check_different_files, read_score_blocks, score_files
 
-# Number of scores of a sorted run, and from one sample of a run to the next.
+# Number of scores in a sorted run, and distance in scores between successive samples of a run.
 ROWS_OF_RUN = 2**21
 SAMPLE_STEP = 2**11
 
@@ -72,7 +72,7 @@ def threshold_at(scores_in: Paths, *, accept: float = 0.95, folder: AnyPath | No
 
 
 def threshold_and_rows(scores_in: Paths, *, accept: float, folder: AnyPath | None = None) -> tuple[float, int]:
-    """Return `threshold_at` and the number of rows."""
+    """Return the threshold of `threshold_at`, and the number of rows."""
     share = as_share(accept, "accept")
     with _sorted_runs(score_files(scores_in, "scores_in"), "scores_in", folder) as runs:
         rows = _rows(runs)
@@ -86,7 +86,7 @@ def threshold_and_rows(scores_in: Paths, *, accept: float, folder: AnyPath | Non
 
 @dataclass(frozen=True, eq=False)
 class _Run:
-    """Ascending scores in a temporary file, from byte `start` on, and every `SAMPLE_STEP`-th of them."""
+    """Ascending scores in a temporary file, from byte `start` on. `samples` has every `SAMPLE_STEP`-th score."""
 
     file: IO[bytes]
     start: int
@@ -160,10 +160,11 @@ def _regrouped(blocks: Iterable[Floats]) -> Iterator[Floats]:
 
 
 def _ranges(runs_in: Sequence[_Run], runs_out: Sequence[_Run]) -> Iterator[tuple[Floats, Floats]]:
-    """Yield the ascending scores of both sets, one range of values after another. The next range may begin with ties.
+    """Yield the ascending scores of both sets, one range of values after another.
 
-    A range ends at the value of a sample. In each run, all scores before the first sample of a later range are read,
-    and the scores up to this value are taken. All other scores of the run are at least as high.
+    A range ends at the value of a sample. Each run is read up to its first sample of a later range, and the scores up
+    to the end of the range are taken. All other scores of the run are at least as high. The next range may begin with
+    scores that equal the last score of this range.
     """
     runs = [*runs_in, *runs_out]
     samples = np.concatenate([run.samples for run in runs])

@@ -57,15 +57,15 @@ class Table:
     widths
         The number of entries per row of each column.
     called
-        The names of columns in the files, where they differ from the standard names.
+        Maps standard column names to the names in the files, where these differ.
     ids
         The name of the column that identifies the rows.
     skip_bad_rows, skip_bad_parts
         Whether to skip rows with a NaN or an infinity, and unreadable parts. Otherwise both are errors.
     unreadable
-        Why the parts that were skipped so far cannot be read.
+        The reason for each part that was skipped because it cannot be read.
     stamps
-        The sizes and modification times of the files of each part. A part that changes later is an error.
+        The sizes and modification times of the files of each part. It is an error if a part changes later.
 
     Examples
     --------
@@ -149,7 +149,7 @@ class Table:
         )
 
     def stamps_by_path(self) -> dict[str, Stamp]:
-        """Return the stamp of every part, by the path of the part."""
+        """Return a dict from the path of every part to its stamp."""
         return dict(zip(self.paths(), self.stamps, strict=True))
 
     def paths(self) -> list[str]:
@@ -207,7 +207,7 @@ class Table:
                 if not np.array_equal(features, reference.features[start : start + len(features)]):
                     return False
                 start += len(features)
-        except (ValueError, OSError):  # Reading the rows for the job reports the error.
+        except (ValueError, OSError):  # The job reports the error when it reads the rows.
             return False
         return True
 
@@ -315,7 +315,7 @@ def _described(part: _Part, name: str) -> str:
 
 
 def _names_of(paths: Sequence[AnyPath], parts: Sequence[Path]) -> tuple[str, ...]:
-    """Return the names of parts in a folder of results: without ending, unless names repeat."""
+    """Return the names of parts in a folder of results, without ending unless two parts would have the same name."""
     root = os.path.commonpath([_normal(root_of(path)) for path in paths])
     full = [_normal(part).relative_to(root) for part in parts]
     short = [path.with_suffix("") if part.is_file() else path for path, part in zip(full, parts, strict=True)]
@@ -329,7 +329,7 @@ def _normal(path: Path) -> Path:
 
 
 def _stamp(part: Path) -> Stamp:
-    """Return the stamp of a part."""
+    """Return the size and modification time of every file of a part."""
     files = [file.stat() for file in files_of(part) if file.exists()]
     if not files:
         raise UnreadableFileError(f"there is no file {part}")
