@@ -131,7 +131,7 @@ def detect(
     """Return trued scores for `outputs` and, given reference rows, which rows are out.
 
     The reference is part of the fit, so that reference rows and in-distribution test rows are scored in the same way.
-    With the order `score-first`, test rows are not part of the fit that scores them, and neither is the reference. A
+    With the order `score-first`, the fit that scores a batch includes neither this batch nor the reference. A
     contrast learns from one half of the reference, and p-values come from the other half. A base score that needs
     reference rows also uses one half.
 

@@ -276,8 +276,8 @@ class Detector:
     ) -> Decision:
         """Return scores, p-values and out-of-distribution flags for rows that were not learned.
 
-        The fit excludes these rows, so it also excludes the reference rows they are compared with. A contrast that has
-        learned no rows decides by its base score.
+        The fit excludes these rows, so it also excludes the reference rows that these rows are compared with. A
+        contrast that has learned no rows decides by its base score.
 
         Parameters
         ----------

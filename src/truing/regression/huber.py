@@ -181,7 +181,7 @@ class Rows:
 class Design:
     """W = [rows @ basis, 1] with WᵀW = n I. Without an intercept, there is no column of ones.
 
-    `size` (d,) is the typical magnitude of every column before centring, and `level` the magnitude of the constant that
+    `size` (d,) is the typical magnitude of every column before centring. `level` is the magnitude of the constant that
     was subtracted from the scores.
     """
 
@@ -442,7 +442,10 @@ def minimise(rows: Floats, residual: Floats, width: float, quadratic: Floats, li
 def newton(
     rows: Floats, residual: Floats, width: float, smoothing: float, quadratic: Floats, linear: Floats
 ) -> tuple[Floats, Floats]:
-    """Return the step to the minimum of the smoothed loss, and the residual there. It is rough with smoothing."""
+    """Return the step to the minimum of the smoothed loss, and the residual after the step.
+
+    If the smoothing is positive, the step is only approximate.
+    """
     x = np.zeros(rows.shape[1])
     for count in range(_MAX_STEPS):
         slope, curvature = smooth_clip(residual, width, smoothing)

@@ -30,8 +30,8 @@ from .._warnings import Alert
 
 EPS = float(np.finfo(np.float64).eps)
 
-# An eigenvalue of a correlation matrix counts as zero if it is at most this share of the largest eigenvalue. In tests
-# with exactly dependent columns (duplicates and sums; 3 to 128 columns, 50 to a million rows), it was up to 17 EPS.
+# An eigenvalue of a correlation matrix counts as zero if it is at most this share of the largest eigenvalue. For
+# exactly dependent columns (duplicates and sums; 3 to 128 columns, 50 to a million rows), the share was up to 17 EPS.
 RANK_TOLERANCE = 64 * EPS
 
 # A matrix is solved by Cholesky if its smallest eigenvalue exceeds the limit for a zero eigenvalue by this factor.

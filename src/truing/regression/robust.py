@@ -266,7 +266,7 @@ class MomentsOfKept:
     basis: PrincipalComponents | None
 
     def __call__(self, blocks: Iterable[ScoredRows]) -> tuple[Moments | None, Moments | None]:
-        """Return the moments of the rows below the last size, and of the tied rows; None for an empty set.
+        """Return the moments of the rows with smaller residuals, and of the tied rows. An empty set gives None.
 
         With a basis, these are moments of the coordinates in the basis.
         """
