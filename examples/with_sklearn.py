@@ -67,7 +67,7 @@ def measure(name: str, seed: int) -> dict[str, list[float]]:
 def detectors(train: NDArray[Any], labels: NDArray[Any]) -> dict[str, TruedDetector]:
     """Return the detectors to compare."""
     compared = {"no classifier": TruedDetector()}
-    if len(set(labels)) > 1:  # Without one class, the tumours have a single class, and there is no classifier.
+    if len(set(labels)) > 1:  # Without the out class, the tumours have one class, and no classifier can be trained.
         for title, model in CLASSIFIERS.items():
             classifier = clone(model).fit(train, labels)
             compared[f"{title}, msp"] = TruedDetector(classifier=classifier, base="msp", method="none")

@@ -1,7 +1,7 @@
-"""One BLAS thread while row blocks are worked on.
+"""Single-threaded BLAS while row blocks are processed.
 
-The cores are used by row blocks (`_threads`). BLAS threads on top of them make a tall, narrow product several times
-slower.
+Row blocks already run on all cores (`_threads`). Additional BLAS threads make the product of a tall, narrow matrix
+several times slower.
 """
 
 import os
@@ -21,17 +21,18 @@ _restored: list[tuple["LibController", int]] = []
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run the block with single-threaded BLAS. Blocks may be nested and may overlap in several threads.
+    """Run a `with` block with single-threaded BLAS. Blocks may be nested and may overlap in several threads.
 
-    The first block to begin sets every BLAS library to one thread. The last block to end restores the numbers.
+    The first block to begin sets every BLAS library to one thread. The last block to end restores the earlier numbers
+    of threads.
 
     This setting only affects speed. It is not reliable in these cases:
 
     - Other code changes the number of BLAS threads while a block runs. The last block to end overwrites the change.
-    - Another thread holds threadpoolctl's control over OpenBLAS (from version 3.8 on). OpenBLAS keeps its number.
-    - A BLAS library is loaded after the first block. It keeps its own number.
-    - A build keeps one number per thread (OpenBLAS with OpenMP), and blocks overlap in several threads. The number is
-      set in the first thread only and restored in the last.
+    - Another thread holds threadpoolctl's control over OpenBLAS (from version 3.8 on). OpenBLAS keeps its setting.
+    - A BLAS library is loaded after the first block. This library keeps its number of threads.
+    - A build has a separate setting for each calling thread (OpenBLAS with OpenMP), and blocks overlap in several
+      threads. The setting changes only in the first thread and is restored only in the last.
     - An interrupt arrives at the beginning or end of a block, or the process forks while another thread is in a block.
       BLAS may then stay at one thread for the rest of the process. With many short blocks this is not rare.
     """
@@ -51,7 +52,7 @@ def one_thread() -> Iterator[None]:
 
 
 def pin_this_thread() -> None:
-    """Set one BLAS thread for the current thread permanently, in builds that keep one number per thread."""
+    """Set one BLAS thread for the current thread permanently, in builds with a setting for each thread."""
     with one_thread():
         _set_threads([(library, 1) for library in _libraries() if library.get_num_threads() != 1])
 
@@ -74,7 +75,10 @@ def _set_threads(numbers: list[tuple["LibController", int]]) -> None:
 
 @cache
 def _release_control() -> Callable[[], object]:
-    """Return a function that lets other threads set OpenBLAS. Since threadpoolctl 3.8, one thread holds this right."""
+    """Return a function that allows other threads to set the number of OpenBLAS threads.
+
+    Since threadpoolctl 3.8, only one thread has this right until the right is released.
+    """
     import threadpoolctl
 
     return getattr(threadpoolctl.OpenBLASController, "clear_controlling_thread", lambda: None)

@@ -30,7 +30,7 @@ BLOCK_NUMBERS = 2**18
 _MIN_BLOCK_NUMBERS = 2**17
 _BLOCKS_OF_FEW_ROWS = 8
 
-# The float16 bit mask without the sign, and the bits of infinity; NaN has larger bits.
+# Two float16 bit patterns: a mask of all bits except the sign, and infinity. As an integer, NaN exceeds infinity.
 _BITS_OF_SIZE, _BITS_OF_INFINITY = 0x7FFF, 0x7C00
 
 # Up to this size, a sum of squares is the fastest finiteness check.
@@ -45,7 +45,7 @@ def as_matrix(values: ArrayLike, name: str) -> Matrix:
 
 
 def as_matrix_unchecked(values: ArrayLike, name: str) -> Matrix:
-    """Return `values` as a non-empty (n, d) matrix without reading it. The caller must check that it is finite."""
+    """Return `values` as a non-empty (n, d) matrix. The caller must check that all numbers are finite."""
     matrix = _as_floats(values, name)
     if matrix.ndim != 2:
         raise ValueError(f"{name} must be 2-D (n, d), got shape {matrix.shape}")
@@ -66,7 +66,7 @@ def as_vector(values: ArrayLike, name: str) -> Floats:
 
 
 def reject(matrix: Matrix, name: str) -> NoReturn:
-    """Raise the error of `check_finite` for a matrix that contains an invalid number."""
+    """Raise the error of `check_finite` for a matrix in which an invalid number was read."""
     check_finite(matrix, name)
     raise ValueError(f"{name} must not change while truing reads them")
 
@@ -98,7 +98,7 @@ def as_number(
     value: float, name: str, *, above: float | None = None, at_least: float = -LARGEST, at_most: float = LARGEST
 ) -> float:
     """Return `value` as a float within the stated bounds."""
-    # Most values are plain floats, and an isinstance check against Real is slow.
+    # Plain floats skip the isinstance check against Real, which is slow.
     if type(value) is not float and (isinstance(value, bool | np.bool_) or not isinstance(value, Real)):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
     try:
@@ -166,7 +166,7 @@ def row_blocks(*matrices: Matrix, copies: int = 1, most: int = BLOCK_NUMBERS) ->
 
 
 def rows_of_block(rows: int, width: int, most: int = BLOCK_NUMBERS) -> int:
-    """Return the number of rows in a block of at most `most` numbers; 0 if a single row is longer."""
+    """Return the number of rows in a block of at most `most` numbers; 0 if a single row has more numbers."""
     numbers = max(_MIN_BLOCK_NUMBERS, rows * width // _BLOCKS_OF_FEW_ROWS)
     return min(most, numbers) // width
 

@@ -1,4 +1,4 @@
-"""Find the largest number of each row, and its column."""
+"""The largest number of each row of a matrix, and its column."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ._threads import map_blocks
 
 
 def largest_of_rows(matrix: Matrix, name: str) -> tuple[Floats, NDArray[np.intp]]:
-    """Return the largest number of each row (n,) and its column (n,), the first in a tie.
+    """Return the largest number of each row (n,) and its column (n,). In a tie, the first column counts.
 
-    The matrix need not be checked before: an error names it if a number is not finite.
+    Raise an error with the `name` of the matrix if a number is not finite.
     """
     values, columns = np.empty(len(matrix)), np.empty(len(matrix))
 

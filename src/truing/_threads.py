@@ -27,10 +27,10 @@ from ._blas import one_thread, pin_this_thread
 Block = TypeVar("Block")
 Part = TypeVar("Part")
 
-# Fewer blocks stay on the calling thread.
+# Work on fewer blocks than this stays on the calling thread.
 FEWEST_BLOCKS = 4
 
-# Blocks in flight for each thread. This bounds the memory of results that wait for an earlier block.
+# Number of blocks per thread submitted in advance. This bounds the memory of results that wait for an earlier block.
 _AHEAD = 2
 
 # The CPU limit of a Linux container (control groups, version 2): microseconds of CPU time per period.
@@ -41,7 +41,7 @@ _pool: tuple[tuple[int, int], ThreadPoolExecutor] | None = None  # ((process id,
 
 
 class _Local(threading.local):
-    """Settings of one thread."""
+    """Settings of one thread. If `is_alone`, all work of the thread stays on it."""
 
     is_alone = False
 
@@ -93,7 +93,7 @@ def add_blocks(
     *,
     fewest: int = FEWEST_BLOCKS,
 ) -> None:
-    """Call `add(work(block))` for every block. The first block that fails, in block order, raises its error.
+    """Call `add(work(block))` for every block. If blocks fail, raise the error of the first one in block order.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def add_blocks(
     add
         Runs in the calling thread, in block order.
     fewest
-        Fewer blocks than this stay on the calling thread.
+        Work on fewer blocks than this stays on the calling thread.
     """
     waiting = list(blocks)
     is_alone = _local.is_alone or len(waiting) < max(fewest, 2)
@@ -116,7 +116,7 @@ def add_blocks(
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Keep the work of the current thread on this thread while the block runs."""
+    """Inside the `with` block, keep all work of the current thread on this thread."""
     before, _local.is_alone = _local.is_alone, True
     try:
         yield
@@ -125,7 +125,7 @@ def alone() -> Iterator[None]:
 
 
 def _results(work: Callable[[Block], Part], blocks: list[Block], workers: int) -> Generator[Part, None, None]:
-    """Yield `work(block)` in block order. When closed early, cancel the blocks not started and wait for the others."""
+    """Yield `work(block)` in block order. If closed early, cancel blocks not yet started and wait for the rest."""
     if workers == 1:
         yield from map(work, blocks)
         return
@@ -151,7 +151,7 @@ def _results(work: Callable[[Block], Part], blocks: list[Block], workers: int) -
 
 
 def _shared_pool() -> ThreadPoolExecutor:
-    """Return the pool of this process. The threads of a replaced pool end after the calls that use it."""
+    """Return the pool of this process. Calls that use a replaced pool can finish before its threads end."""
     global _pool
     key = os.getpid(), count()
     current = _pool

@@ -50,8 +50,8 @@ class ContrastState:
     """A reference in two halves, a sample of the learned rows, and the fits learned from them.
 
     `lesson` is the latest fit. `deciding` is the fit that decides the last batch. Usually this fit was solved
-    before the batch, so it contains neither the rows of the batch nor the calibration half. If the batch has more rows
-    than all earlier batches together, the fit contains the batch and the calibration half.
+    before the batch, so it contains neither the rows of the batch nor the calibration half. If a large batch has more
+    rows than all earlier batches together, the fit contains the batch and the calibration half.
 
     `keys` recognise reference rows among other rows. `skipped_rows` counts rows that were too far from the reference to
     be learned. `reference_notes` are notes on the reference.

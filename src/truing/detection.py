@@ -131,7 +131,7 @@ def detect(
     """Return trued scores for `outputs` and, given reference rows, which rows are out.
 
     The reference is part of the fit, so that reference rows and in-distribution test rows are scored in the same way.
-    With the order `score-first`, test rows are not part of the fit that scores them, and neither is the reference. A
+    With the order `score-first`, the fit that scores a batch includes neither this batch nor the reference. A
     contrast learns from one half of the reference, and p-values come from the other half. A base score that needs
     reference rows also uses one half.
 
@@ -149,7 +149,7 @@ def detect(
     base, temperature
         The base score, as a name in `SCORES` or a function of the outputs, and the temperature of its softmax. The
         default is the scores in `outputs` if there are any, otherwise gen for a contrast and msp for other methods. A
-        contrast with a head chooses between gen and fdbd by the test rows.
+        contrast with a head uses the test rows to choose between gen and fdbd.
     intercept, components
         Whether the fit has an intercept, and the number of leading principal components to use (None: all).
     head
@@ -209,7 +209,10 @@ def detect_and_learn(
     progress: Progress = no_progress,
     **options: Any,
 ) -> tuple[Detection, Detector | None]:
-    """Return the result of `detect`, without its warnings, and on request a detector that has learned the rows."""
+    """Return the result of `detect` without issuing warnings, and a detector that has learned the rows.
+
+    The detector is None unless `with_detector` is True.
+    """
     check_options(method, batch=batch, order=order)
     rows = InMemory.of(as_outputs(outputs, "outputs"), progress)
     if reference is not None:
@@ -249,7 +252,7 @@ class InMemory:
         return (len(self.outputs),)
 
     def first_rows(self, count: int) -> Outputs:
-        """Return the first rows."""
+        """Return the first `count` rows, or all rows if there are fewer."""
         return self.outputs[:count]
 
     def tail_counts(self, candidates: Sequence[Candidate]) -> TailCounts:
@@ -268,7 +271,7 @@ class InMemory:
             self.progress(name, part.stop, len(self.outputs))
 
     def first_total(self, name: str, work: PartWork) -> tuple[Any, InMemory]:
-        """Return the result of the only part, and this job."""
+        """Return the result of the only part, and this job as the passes over readable parts."""
         return work(0, self.blocks(name)), self
 
     def results(self, name: str, work: PartWork) -> Iterator[Any]:
@@ -293,12 +296,12 @@ class _Results:
 
     @classmethod
     def none(cls, rows: int) -> _Results:
-        """Return the results before the first block."""
+        """Return the default results of `rows` rows, before any block is decided."""
         floats: dict[str, Any] = {name: np.ones(rows) for name in ("base", "scores", "p_values")}
         return cls(floats | {"is_out": np.zeros(rows, np.bool_)}, np.zeros(rows))
 
     def decide(self, work: DecidePart, blocks: Iterable[Block]) -> None:
-        """Decide the rows of these blocks."""
+        """Decide the rows of these blocks, and store the results."""
         self.fit, self.calibration = work.fit or self.fit, work.calibration
         for columns, tally in work.decided(0, blocks):
             self.tally += tally
@@ -317,7 +320,7 @@ def _detect_at_once(plan: Plan, rows: InMemory) -> tuple[Detection, Sums]:
 
 
 def _detect_online(plan: Plan, rows: InMemory, batch: int, order: str) -> Detection:
-    """Run Online DLR (Algorithm 3): learn and decide batch by batch, each with its own fit."""
+    """Run Online DLR (Algorithm 3): learn and decide batch by batch, with a new fit for each batch."""
     outputs, n = rows.with_scores(plan.base).outputs, len(rows.outputs)
     scores = outputs._need("scores")
     classes = np.bincount(outputs._predicted_classes(), minlength=rows.widths.get("logits", 1))
@@ -338,7 +341,11 @@ def _detect_online(plan: Plan, rows: InMemory, batch: int, order: str) -> Detect
 def _stream(
     detector: Detector, plan: Plan, rows: Outputs, batch: int, order: str
 ) -> Iterator[tuple[slice, LinearFit | None]]:
-    """Yield each batch and its fit, of all rows up to this batch or, with score-first, of all rows before it."""
+    """Yield each batch and the fit that scores its rows.
+
+    The fit includes all batches up to this one or, with score-first, only the earlier batches. It is None for the first
+    batch with score-first.
+    """
     if plan.calibration_rows is not None:
         columns = {"features": plan.calibration_rows.features, "scores": plan.calibration_rows.scores}
         detector.calibrate(Outputs._of_checked(columns, None))

@@ -201,7 +201,7 @@ class Detector:
 
     @property
     def skipped_rows(self) -> int:
-        """Number of garbage rows: they were decided, but not learned, because they were extremely far out."""
+        """Number of garbage rows. These rows were not learned, because they were extremely far out."""
         return self.state.skipped_rows
 
     @property
@@ -218,7 +218,7 @@ class Detector:
 
         Garbage rows, such as features of 1e10 from a broken sensor, would dominate the fit. Rows more than 100 times
         farther from the reference than usual are counted in `skipped_rows` and not learned. Without a reference, the
-        rows learned so far, or the first batch, say which distance is usual, if there are at least 20 of them.
+        usual distance is computed from the rows learned so far, or from the first batch, if there are at least 20 rows.
         """
         with self._changing:
             self._solved, _ = learn_batches(self._solved, [outputs], None, with_answers=False)
@@ -246,9 +246,10 @@ class Detector:
     def merge(self, moments: Moments | RowSample) -> None:
         """Add the `moments` of another detector with the same settings, with weight 1.
 
-        Rows that are merged twice count twice. If the other detector keeps learning, merge the difference
-        `now - before`. For contrast, both detectors must have the same base score, and it must not depend on the
-        reference. Detectors with a window, and rlr, cannot merge, because they forget rows by age.
+        Rows that are merged twice count twice. If the other detector keeps learning after a merge, merge only the
+        difference of its moments, `now - before`, the next time. For contrast, both detectors must have the same base
+        score, and it must not depend on the reference. Detectors with a window, and rlr, cannot merge, because they
+        forget rows by age.
         """
         with self._changing:
             self.state = merged(self.state, moments)
@@ -275,8 +276,8 @@ class Detector:
     ) -> Decision:
         """Return scores, p-values and out-of-distribution flags for rows that were not learned.
 
-        The fit excludes these rows, so it also excludes the reference rows they are compared with. A contrast that has
-        learned no rows decides by its base score.
+        The fit excludes these rows, so it also excludes the reference rows that these rows are compared with. A
+        contrast that has learned no rows decides by its base score.
 
         Parameters
         ----------
@@ -312,8 +313,8 @@ class Detector:
 
         DLR and RLR decide with a fit that includes these rows and the reference. A contrast decides with the fit from
         before this batch, which includes neither these rows nor the calibration half of the reference. If the batch is
-        larger than all earlier rows together, the fit of a contrast includes both. The arguments are the same as in
-        `decide`. Rows that `learn` skips are decided, with a note, but not learned.
+        larger than all earlier rows together, the fit of a contrast includes these rows and this half. The arguments
+        are the same as in `decide`. Rows that `learn` skips are decided, with a note, but not learned.
         """
         rate = Rate.of(accept, false_alarm, fdr)
         if self.state.reference is None:
@@ -350,7 +351,7 @@ class Detector:
         return properties("Detector", entries)
 
     def __copy__(self) -> Detector:
-        """Return a detector with the same state. It shares the fits of this state."""
+        """Return a detector with the same state and the same fits."""
         return type(self).of_state(self._solved)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -374,7 +375,10 @@ class Detector:
 
 
 def _decision(answer: Answer, state: State) -> Decision:
-    """Return the decision of an answer, after warnings of its alerts. `calibrate` warned of those on the reference."""
+    """Return the decision of an answer, and issue its alerts as warnings.
+
+    Alerts about the reference are left out, because `calibrate` has already issued them.
+    """
     assert answer.decision is not None  # The caller has checked that there is a reference.
     warn_of(note for note in answer.notes if note not in state.reference_notes)
     return answer.decision

@@ -119,7 +119,7 @@ class Plan:
     def _of_contrast(self, source: Source, learned: Outputs, *, may_choose_base: bool) -> Plan:
         """Return the plan of a contrast that learns from the rows `learned` of the reference.
 
-        `may_choose_base` says whether the rows may choose the base score.
+        If `may_choose_base` is True and there is a head, the base score is chosen by the test rows.
         """
         assert self.reference is not None
         assert self.calibration_outputs is not None
@@ -160,12 +160,12 @@ class Plan:
 
     @property
     def is_robust(self) -> bool:
-        """Whether the fit needs rows, not only their moments. RLR that keeps all rows equals DLR."""
+        """Whether the fit needs individual rows, not only moments. RLR with `keep` = 1 equals DLR."""
         return self.method == "rlr" and self.options.keep < 1
 
     @property
     def needs_moments(self) -> bool:
-        """Whether the fit needs moments of all rows. RLR needs them for principal components."""
+        """Whether the fit needs moments of all rows. Robust RLR needs moments only for principal components."""
         is_linear = self.method in ("dlr", "rlr")
         return is_linear and (not self.is_robust or self.options.components is not None)
 
@@ -176,7 +176,7 @@ class Plan:
 
 
 def check_alike(widths: Mapping[str, int], reference: Outputs) -> None:
-    """Reject a reference that has other numbers of columns than the rows."""
+    """Reject a reference whose number of features or logits differs from the rows of the job."""
     for name in ("features", "logits"):
         own, other = widths.get(name), getattr(reference, name)
         if own is not None and other is not None and own != other.shape[1]:
@@ -232,7 +232,7 @@ def choose_method(method: str, reference: Outputs | None, rate: Rate, *, interce
 
 
 def default_base(base: Base | None, method: str, columns: Container[str]) -> Base:
-    """Return the base score to use for outputs with the given columns: scores are used if there are any."""
+    """Return `base` or, if it is None, the default for outputs with these columns: their scores, if they have any."""
     if base is None:
         if "scores" in columns:
             return "given"
@@ -248,7 +248,11 @@ def halves_of(
     rng: np.random.Generator | None = None,
     groups: ArrayLike | None = None,
 ) -> tuple[Outputs | None, Outputs | None]:
-    """Return the learning half of the reference, or None, and the rows to calibrate with: the other half or all."""
+    """Return the learning half of the reference, and the rows to calibrate with.
+
+    If the reference is not split, there is no learning half (None), and all reference rows calibrate. Without a
+    reference, both values are None.
+    """
     if reference is None:
         if groups is not None:
             raise ValueError("groups need a reference, got None")

@@ -4,9 +4,9 @@ A job consists of a few passes over the parts. Each pass does the same work on e
 and adds the results:
 
     sums       steps 1 and 2: base scores, sums            SumPart
-    residuals  RLR of many rows only: sizes of residuals
-    kept       RLR of many rows only: sums of kept rows
-    p-values   with a false discovery rate only            DecidePart
+    residuals  only RLR of many rows: sizes of residuals   OnLearnedRows
+    kept       only RLR of many rows: sums of kept rows    OnLearnedRows
+    p-values   only with a false discovery rate            DecidePart
     scores     step 4: scores and decisions                DecidePart
 
 Step 3, the fit, happens between the passes.
@@ -37,7 +37,7 @@ from .regression.robust import Work, fit_robust_parts
 from .scores.rows import BaseScore, Numbers, ScoredRows, sampled
 from .steps import Fit, Sums, decide_rows, score_rows, solve_contrast, solve_fit, sum_rows, trued_scores
 
-# A block holds this many numbers (16 MB of float32), and at least this many rows.
+# A block holds at most _NUMBERS_AT_ONCE numbers (16 MB of float32), but at least _FEWEST_ROWS_AT_ONCE rows.
 _NUMBERS_AT_ONCE = 2**22
 _FEWEST_ROWS_AT_ONCE = 1024
 
@@ -55,7 +55,7 @@ def rows_at_once(widths: Mapping[str, int]) -> int:
 
 
 class Block(NamedTuple):
-    """A block of rows of a part, and their row numbers (b,) in the part. `ids` (b,) are their names, if any."""
+    """The outputs of b rows of a part, the numbers (b,) of these rows in the part, and their ids (b,), if any."""
 
     numbers: NDArray[np.intp]
     outputs: Outputs
@@ -63,7 +63,7 @@ class Block(NamedTuple):
 
 
 PartWork = Callable[[int, Iterable[Block]], Any]
-"""A function of the number and the blocks of a part: a frozen value that can be sent to other processes."""
+"""Work on one part: a function of the part's number and its blocks of rows. It can be sent to other processes."""
 
 
 class Passes(Protocol):
@@ -74,7 +74,7 @@ class Passes(Protocol):
         """Number of rows of each part, including rows that are skipped."""
 
     def first_total(self, name: str, work: PartWork) -> tuple[Any, Passes]:
-        """Return the sum of the results of all readable parts, and these parts as `Passes`."""
+        """Return the sum of the results of all readable parts, and the passes over these parts."""
 
     def results(self, name: str, work: PartWork) -> Iterator[Any]:
         """Yield the result of each part, in the order of the parts."""
@@ -82,7 +82,11 @@ class Passes(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class SumPart:
-    """Steps 1 and 2 on a part. `starts` (k,) are the numbers of the first rows of the parts, for sampling."""
+    """Steps 1 and 2 on a part: base scores, and sums over the rows.
+
+    `starts` (k,) is the number of rows before each part, including reference rows that join the fit. Row numbers
+    determine the sample.
+    """
 
     base: BaseScore
     guard: RowGuard | None
@@ -116,7 +120,7 @@ class SumPart:
 
 @dataclass(frozen=True, eq=False)
 class OnLearnedRows:
-    """The work of a robust regression on the learned rows of a part."""
+    """The work of a robust regression on the rows of a part that are not garbage."""
 
     base: BaseScore
     guard: RowGuard | None
@@ -147,7 +151,7 @@ def sum_and_solve(plan: Plan, passes: Passes, classes: int) -> tuple[Sums, Fit |
 
 
 def _solve(plan: Plan, sums: Sums, share: float | None, passes: Passes) -> Fit | None:
-    """Step 3 of a plan: return the fit. The method `none` has no fit. `share` is the share of rows in the sample."""
+    """Step 3 of a plan: return the fit, or None for the method `none`. `share` is the sampled share of the rows."""
     if plan.method == "none":
         return None
     rows = None if sums.sample is None else sums.sample.rows
@@ -168,7 +172,7 @@ def _solve(plan: Plan, sums: Sums, share: float | None, passes: Passes) -> Fit |
 
 
 def _joined_sample(calibration: ScoredRows | None, rows: ScoredRows | None, share: float) -> ScoredRows:
-    """Return the sampled reference rows, then the sampled rows."""
+    """Return the sampled reference rows, followed by the sampled test rows."""
     parts = [] if calibration is None else [sampled(calibration, share, np.arange(len(calibration)))]
     parts += [] if rows is None else [rows]
     if not parts:
@@ -203,9 +207,9 @@ def _solve_robust(plan: Plan, sums: Sums, passes: Passes, sample: ScoredRows, mo
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """The reference rows that decide: base and trued scores (m,), and two sets of weights (m,).
+    """The reference rows that test rows are compared with: base and trued scores (m,), and two sets of weights (m,).
 
-    The first weights are equal. The second weights match the class frequencies of the test rows. `keys` recognise
+    The first weights are all 1. The second weights match the class frequencies of the test rows. `keys` recognise
     reference rows among the test rows; only every `stride`-th test row is looked up.
     """
 
@@ -243,8 +247,9 @@ class Tally:
     """Counts over decided rows.
 
     `refused` is the number of out rows. `counts` (m + 1,) is the number of rows with each p-value, or None without
-    reference rows. `looked_up` rows were looked up among the reference rows, and `shared` of them were there. `order`
-    holds the placements before truing, after truing, and their difference, for each of the two weightings.
+    reference rows. `looked_up` test rows were looked up among the reference rows, and `shared` of these test rows are
+    reference rows. For each of the two sets of weights, `order` holds the placements before truing, the placements
+    after truing, and their difference.
     """
 
     rows: int = 0
@@ -290,7 +295,7 @@ class Tally:
 class DecidePart:
     """Steps 1 and 4 on a part: base scores, trued scores and, with reference rows, decisions.
 
-    `starts` (k,) are the numbers of the first rows of the parts. With a false discovery rate, rows with a p-value up to
+    `starts` (k,) is the number of rows before each part. With a false discovery rate, rows with a p-value up to
     `largest_p` are refused.
     """
 
@@ -326,9 +331,9 @@ class DecidePart:
 
 
 def with_fdr(work: DecidePart, passes: Passes) -> tuple[DecidePart, Passes]:
-    """Return the work with the largest refused p-value, if the rate is an FDR: one more pass.
+    """Return the work with the largest p-value to refuse, and the passes over the parts that can be read.
 
-    Also return the passes over the parts that can be read.
+    With a false discovery rate, this p-value takes one more pass. With another rate, return the work unchanged.
     """
     if work.calibration is None or work.rate.name != "fdr":
         return work, passes
@@ -342,7 +347,7 @@ def with_fdr(work: DecidePart, passes: Passes) -> tuple[DecidePart, Passes]:
 
 
 class Prepared(NamedTuple):
-    """A job before its last pass, which decides the rows: the sums, the fit, the work and the passes."""
+    """A job before its last pass: the sums, the fit, the work that decides the rows, and the passes."""
 
     sums: Sums
     fit: Fit | None
@@ -351,7 +356,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(plan: Plan, passes: Passes, classes: int) -> Prepared:
-    """Run all but the last pass of a plan. `classes` is the number of logits, or 1 without logits."""
+    """Run all passes of a plan except the last. `classes` is the number of logits, or 1 without logits."""
     sums, fit, passes = sum_and_solve(plan, passes, classes)
     calibration = Calibration.of(plan, fit, sums.class_counts, sums.rows)
     work, passes = with_fdr(DecidePart(plan.base, fit, calibration, plan.rate, starts_of(passes.part_rows)), passes)
@@ -368,7 +373,7 @@ def notes_on_job(
 ) -> Iterator[str]:
     """Yield the notes on a finished job. Users should read them before they trust the numbers.
 
-    `fitted_rows` (n,) is the number of rows in the fit of each row, if there were several fits.
+    If there were several fits, `fitted_rows` (n,) is the number of rows in the fit that scored each row.
     """
     yield from plan.notes
     yield from notes.on_skipped_rows(sums.garbage_rows, has_reference=plan.reference is not None)
@@ -395,7 +400,7 @@ def notes_on_fit(plan: Plan, fit: Fit | None, rows: int, fitted_rows: Floats | N
 
 
 def _notes_on_few_rows(fit: LinearFit, rows: int, fitted_rows: Floats | None) -> Iterator[str]:
-    """Yield notes on rows that were scored by a fit of few rows for its rank, or before any fit."""
+    """Yield notes on rows that were scored before any fit, or by a fit of too few rows for its rank."""
     of_rows = np.array([fit.rows]) if fitted_rows is None else fitted_rows
     before, few = of_rows == 0, (of_rows > 0) & notes.is_few(of_rows, fit)
     each = rows if fitted_rows is None else 1
@@ -417,7 +422,7 @@ def notes_on_decisions(plan: Plan, calibration: Calibration, tally: Tally) -> It
 
 
 def _notes_on_mix(plan: Plan, sums: Sums) -> list[str]:
-    """Return a note if the frequencies of predicted classes differ from the reference. Contrast needs no such note."""
+    """Return a note if the frequencies of predicted classes differ from the reference. A contrast gets no note."""
     reference = plan.reference
     if reference is None or reference.logits is None or plan.method == "contrast" or plan.same_mix:
         return []

@@ -46,9 +46,10 @@ class FitOptions(NamedTuple):
 class Sums:
     """Sums over a set of rows.
 
-    `rows` is the number of rows. `garbage_rows` of them were not learned, because they are extremely far from all
-    others. `moments` are the moments of the learned rows. `sample` holds a sample of the learned rows if the method
-    needs it. `class_counts` (c,) counts the predicted classes. `lowest` and `highest` are the range of the base scores.
+    `rows` is the number of rows. `garbage_rows` is the number of rows that were not learned, because they are
+    extremely far from ordinary rows. `moments` are the moments of the learned rows. `sample` holds a sample of the
+    learned rows if the method needs it. `class_counts` (c,) counts the predicted classes. `lowest` and `highest` are
+    the range of the base scores.
     """
 
     rows: int = 0
@@ -131,10 +132,10 @@ def solve_contrast(
     with_calibration: bool,
     share: float = 1.0,
 ) -> ContrastFit:
-    """Step 3 of contrast: return the fit of a sample of `rows` test rows, or the base score without a sample.
+    """Step 3 of a contrast: return the fit of a sample of `rows` test rows. Without a sample, return the base score.
 
-    With `with_calibration`, the calibration half of the reference joins the test rows. Use it if the fit decides these
-    test rows. `share` is the share of the test rows that the sample holds.
+    With `with_calibration`, the calibration half of the reference joins the test rows. Set it if the fit decides these
+    test rows. `share` is the sampled share of the test rows.
     """
     test_rows = reference.calibration[:0] if sample is None else sample
     return reference.applied(reference.learn(test_rows, with_calibration=with_calibration, share=share), rows=rows)

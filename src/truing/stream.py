@@ -1,7 +1,7 @@
 """The steps of a stream as pure functions on a frozen state.
 
-A `Detector` and the service call these functions for every batch. No function changes its arguments: learning
-returns a new state.
+A `Detector` and the service call these functions for every batch. No function changes its arguments: learning returns
+a new state.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def learn_batches(
 
     The batches are learned together, and every batch is decided separately. The drift alarm monitors decided rows. In
     two cases, the batches are learned one after another: with decay or a window, because the last batch and the
-    reference rows must have the same weight, and with garbage rows, because the note of each answer counts
-    the garbage rows of its batch.
+    reference rows must have the same weight, and with garbage rows, because the note of each answer counts the garbage
+    rows of its batch.
 
     Parameters
     ----------

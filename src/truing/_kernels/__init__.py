@@ -1,8 +1,8 @@
-"""Passes over rows in C, and the NumPy equivalent of each.
+"""Row kernels in C, each with an equivalent in NumPy.
 
-The modules `plain` and `compiled` have the same six functions. `kernels` is the module in use: `compiled`, an
-extension for the limited API, or `plain` if there was no C compiler when truing was installed or the environment
-variable TRUING_KERNELS is "plain". Their results differ by rounding only.
+The modules `plain` and `compiled` have the same six functions. `kernels` is the module in use: `compiled`, a C
+extension for Python's limited API, or `plain` if there was no C compiler when truing was installed or the environment
+variable TRUING_KERNELS is "plain". The results of the two modules differ by rounding only.
 """
 
 import os

@@ -37,16 +37,16 @@
 /* Alignment of scratch memory, in bytes. */
 #define ALIGNMENT 64
 
-/* Rows of logits that are read side by side, and partial sums of a product of two vectors. */
+/* Number of rows of logits that are read side by side, and of partial sums in a product of two vectors. */
 #define LANES 16
 
 /* Degree of the polynomial for (1 - p)^gamma, as in scores/exponentials.py. */
 #define DEGREE 18
 
-/* With more columns, the size of scratch memory could overflow. */
+/* Largest number of columns. With more columns, the size of scratch memory could overflow. */
 #define MOST_COLUMNS ((Py_ssize_t)1 << (sizeof(size_t) == 8 ? 28 : 13))
 
-/* Columns of a panel, columns of half a panel, and rows that are multiplied at a time. */
+/* Number of columns in a panel, of columns in half a panel, and of rows that are multiplied at a time. */
 #define PANEL 8
 #define HALF 4
 #define CHUNK 64
@@ -65,7 +65,7 @@ INLINE const void *row_of(const matrix *m, Py_ssize_t i)
     return m->first + i * m->columns * m->item;
 }
 
-/* Return a 16-bit float as a float. A subnormal half is a whole number of units of 2^-24. */
+/* Convert a 16-bit float (a half) to a float. A subnormal half is a multiple of 2^-24. */
 INLINE float half_as_float(uint16_t half)
 {
     uint32_t bits = half & 0x7fff, sign = (uint32_t)(half & 0x8000) << 16, subnormal_bits;
@@ -101,7 +101,7 @@ INLINE Py_ssize_t padded(Py_ssize_t n, Py_ssize_t unit)
     return (n + unit - 1) / unit * unit;
 }
 
-/* Return uninitialised memory for `n` doubles at a multiple of ALIGNMENT bytes, or NULL; free `*block`. */
+/* Return uninitialised memory for `n` doubles at a multiple of ALIGNMENT bytes, or NULL. The caller frees `*block`. */
 static double *aligned_doubles(Py_ssize_t n, void **block)
 {
     *block = malloc((size_t)n * sizeof(double) + ALIGNMENT);
@@ -160,7 +160,7 @@ typedef struct {
 
 #define FOR_LANES for (int lane = 0; lane < LANES; lane++)
 
-/* Return the memory of new lanes, to be freed by the caller, or NULL. */
+/* Allocate the arrays of lanes. Return the memory, which the caller frees, or NULL. */
 static void *new_lanes(lanes *l, Py_ssize_t classes)
 {
     void *memory;
@@ -201,7 +201,7 @@ INLINE int are_valid(const lanes *l, double limit)
     return valid;
 }
 
-/* Write e^x of x = (f - largest) / T, and its sums. */
+/* Write e^x for x = (f - largest) * scale, where scale is 1 / T, and the sums `others` of e^x. */
 INLINE void sum_exponentials(lanes *l, double scale)
 {
     const double *restrict f = l->f;
@@ -220,7 +220,7 @@ INLINE void sum_exponentials(lanes *l, double scale)
     FOR_LANES l->others[lane] = below[lane] + (equal[lane] - 1.0);
 }
 
-/* Write the mean of x. */
+/* Write the mean of x = (f - largest) * scale over all classes. */
 INLINE void mean_below_largest(const lanes *l, double scale, double *mean)
 {
     double sum[LANES] = {0};
@@ -247,7 +247,8 @@ INLINE void write_lanes(double *out, const matrix *logits, Py_ssize_t first, con
     memcpy(out + first, values, (size_t)count * sizeof(double));
 }
 
-/* Outputs that are NULL are not computed. Return whether all logits are valid. */
+/* Write the results of softmax_sums. If `mean` or `distance` is NULL, it is not computed. Return whether all logits are
+   valid. */
 VECTORISED static int sum_logits(const matrix *logits, double scale, double limit, lanes *l, double *largest,
                                  double *others, double *mean, double *distance)
 {
@@ -271,7 +272,8 @@ VECTORISED static int sum_logits(const matrix *logits, double scale, double limi
     return valid;
 }
 
-/* Write the largest logit of each row, and the first column that contains it, as doubles. */
+/* Write the largest logit of each row, and the first column that contains it, as doubles. Return whether all logits are
+   valid. */
 VECTORISED static int find_largest(const matrix *logits, double limit, lanes *l, double *largest, double *columns)
 {
     int valid = 1;
@@ -301,9 +303,9 @@ typedef struct {
     Py_ssize_t squarings;
 } exponent;
 
-/* Write e^x and e^(gamma x) for the classes below the largest, 0 for the others, and the sums of e^x. With GEN's
-   default, a gamma of one tenth, one of the two exponentials is a power of the other. `is_tenth` is a compile-time
-   constant, so that no loop branches. */
+/* Write e^x and e^(gamma x) for the classes below the largest logit, and 0 for the classes with the largest logit. Also
+   write `equal` and the sums `others` of e^x. If gamma is one tenth, the default of GEN, e^x is computed as the tenth
+   power of e^(gamma x). `is_tenth` is a compile-time constant, so that no loop branches. */
 INLINE void take_both_powers(lanes *l, double scale, double gamma, int is_tenth)
 {
     const double *restrict f = l->f;
@@ -329,7 +331,7 @@ INLINE void take_both_powers(lanes *l, double scale, double gamma, int is_tenth)
     }
 }
 
-/* Write the sum of e^(gamma x) (1 - p)^gamma over the classes below the largest, where p is at most 1/2. */
+/* Write the sum of e^(gamma x) (1 - p)^gamma over the classes below the largest logit, where p is at most 1/2. */
 INLINE void sum_powers(const lanes *l, const exponent *power, double *out)
 {
     const double *restrict exponentials = l->exponentials, *restrict powers = l->powers;
@@ -356,8 +358,8 @@ INLINE void sum_powers(const lanes *l, const exponent *power, double *out)
     memcpy(out, sum, sizeof sum);
 }
 
-/* Write the sums behind GEN. If `others` are given, they are sums over all classes, and `logits` contains only the
-   largest logits of each row. */
+/* Write the sums from which GEN is computed, and return whether all logits are valid. If `are_given`, `logits` contains
+   only the largest logits of each row, and `others` is an input: the sums over all classes. */
 VECTORISED static int sum_entropies(const matrix *logits, double scale, double limit, const exponent *power, lanes *l,
                                     int are_given, double *others, double *equal, double *powers)
 {
@@ -393,7 +395,7 @@ INLINE double sum_of_lanes(const double *numbers)
     return sums[0];
 }
 
-/* Return the product of n numbers with coefficients, added up in LANES partial sums and then the rest. */
+/* Return the product of n numbers with n coefficients: LANES partial sums, plus the last n % LANES products. */
 INLINE double dot(const double *row, const double *coef, Py_ssize_t n)
 {
     double sums[LANES] = {0}, rest = 0;
@@ -417,8 +419,8 @@ VECTORISED static void multiply_rows(const matrix *rows, const double *coef, dou
 
 /* ---- Ranks ------------------------------------------------------------------------------------------------------- */
 
-/* Write how many of m ascending numbers are below each of n scores; NaN counts as above all numbers. LANES searches run
-   side by side, so that their memory accesses overlap and no branch is mispredicted. */
+/* Write how many of m ascending numbers are below each of n scores. A score of NaN is above all numbers. LANES searches
+   run side by side, so that their memory accesses overlap and no branch is mispredicted. */
 VECTORISED static void count_below(const double *ordered, Py_ssize_t m, const double *scores, Py_ssize_t n,
                                    double *below)
 {
@@ -438,7 +440,7 @@ VECTORISED static void count_below(const double *ordered, Py_ssize_t m, const do
 
 /* ---- Products of columns ----------------------------------------------------------------------------------------- */
 
-/* Add the products of HALF columns with PANEL columns over `rows` rows to `sums`, which has rows of `width` numbers. */
+/* Add the products of HALF columns with PANEL columns over `rows` rows to `sums`, a matrix with `width` columns. */
 INLINE void add_tile(const double *left, const double *right, Py_ssize_t rows, double *sums, Py_ssize_t width)
 {
     double tile[HALF][PANEL] = {{0}};
@@ -452,7 +454,7 @@ INLINE void add_tile(const double *left, const double *right, Py_ssize_t rows, d
             sums[i * width + j] += tile[i][j];
 }
 
-/* Write row i, [features, score] minus the shift and then 1, as row k of the panels. */
+/* Write row i of [features, score] minus the shift, followed by 1, as row k of the panels. */
 INLINE void pack_row(const matrix *features, const double *scores, const double *shift, Py_ssize_t i, Py_ssize_t k,
                      double *row, double *panels, Py_ssize_t width)
 {
@@ -466,7 +468,7 @@ INLINE void pack_row(const matrix *features, const double *scores, const double 
         memcpy(panels + (panel * CHUNK + k) * PANEL, row + panel * PANEL, PANEL * sizeof(double));
 }
 
-/* Compute the lower triangle of the products of columns in `sums`, in the order of the rows. */
+/* Write the lower triangle of the products of all pairs of columns to `sums`. Rows are added in order. */
 VECTORISED static void multiply_columns(const matrix *features, const double *scores, const double *shift, double *row,
                                         double *panels, double *sums, Py_ssize_t width)
 {

@@ -1,7 +1,7 @@
-"""The kernels in NumPy: the formulas that compiled.c computes.
+"""The kernels in NumPy. They compute the same formulas as compiled.c.
 
-Matrices are C-contiguous, of float16, float32 or float64. Vectors and results are float64. A function writes its
-results into its last arguments.
+Matrices are C-contiguous, with numbers of type float16, float32 or float64. Vectors and results are float64. A function
+writes its results into its last arguments.
 """
 
 from typing import Any
@@ -24,8 +24,9 @@ def softmax_sums(
 ) -> bool:
     r"""Write sums over the logits of every row, and return whether all logits are at most `limit` in size.
 
-    With $x_j = (f_j - \max f) / T$, `others` is the sum of $e^{x_j}$ over all classes but one with the largest logit,
-    `mean` is the mean of $x_j$, and `distance` is the L1 distance of the softmax from the uniform distribution.
+    `largest` is the largest logit. With $x_j = (f_j - \max f) / T$, `others` is the sum of $e^{x_j}$ over all classes
+    except one class with the largest logit, and `mean` is the mean of $x_j$. `distance` is the L1 distance of the
+    softmax from the uniform distribution. `mean` and `distance` are not computed if they are None.
     """
     f = logits.astype(np.float64)
     place = np.arange(len(f)), f.argmax(axis=1)
@@ -55,12 +56,13 @@ def entropy_sums(
     equal: Floats,
     powers: Floats,
 ) -> bool:
-    r"""Write the sums behind GEN, and return whether all logits are at most `limit` in size.
+    r"""Write the sums from which GEN is computed, and return whether all logits are at most `limit` in size.
 
-    `equal` is the number of classes with the largest logit, and `powers` the sum of $e^{\gamma x_j} (1 - p_j)^\gamma$
-    over the other classes, with $p_j = e^{x_j} / (1 + \mathrm{others})$. With `are_given`, `others` is an input and
-    `logits` contains only the largest logits of each row; otherwise `others` is written too. Only compiled.c uses
-    `coefficients` (of a polynomial) and `squarings`, to compute $(1 - p)^\gamma$.
+    $x_j$ and `others` are defined in `softmax_sums`. `equal` is the number of classes with the largest logit. `powers`
+    is the sum of $e^{\gamma x_j} (1 - p_j)^\gamma$ over all other classes, where
+    $p_j = e^{x_j} / (1 + \mathrm{others})$. If `are_given`, `others` is an input, and `logits` contains only the
+    largest logits of each row; otherwise `others` is written too. Only compiled.c uses `coefficients` (of a polynomial)
+    and `squarings`, to compute $(1 - p)^\gamma$.
     """
     f = logits.astype(np.float64)
     with np.errstate(invalid="ignore"):
@@ -88,7 +90,7 @@ def largest_columns(logits: Matrix, limit: float, largest: Floats, columns: Floa
 
 
 def counts_below(ordered: Floats, scores: Floats, below: Floats) -> None:
-    """Write the number of ascending numbers (m,) that are below each score (n,)."""
+    """Write, for each score (n,), how many of the ascending numbers (m,) are below the score."""
     below[:] = np.searchsorted(ordered, scores)
 
 
@@ -103,7 +105,7 @@ def row_products(rows: Matrix, coef: Floats, constant: float, out: Floats) -> No
 
 
 def column_products(features: Matrix, scores: Floats, shift: Floats, out: Floats) -> None:
-    """Write the products (d + 2, d + 2) of the columns [features, score] minus `shift`, and a column of ones."""
+    """Write the products (d + 2, d + 2) of the columns of the matrix [[features, score] - `shift`, 1]."""
     block = np.empty((len(scores), len(shift) + 1))
     block[:, :-2] = features
     block[:, -2] = scores

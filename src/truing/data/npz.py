@@ -1,6 +1,7 @@
 """Read and write named arrays in `.npz` and `.npy` files. Reading untrusted files is safe: no pickles, bounded memory.
 
-truing writes files without compression. Compressed files of other programs are read up to a limit on their size.
+truing writes files without compression. Compressed files of other programs are read up to a limit on their
+unpacked size.
 """
 
 import json
@@ -75,8 +76,8 @@ def read_npz(
     """Read the wanted arrays of an `.npz`, or all of them.
 
     The arrays may take at most the larger of `MAX_EXPANSION` times the size of the file and `ALWAYS_ALLOWED_BYTES`, and
-    at most `at_most` bytes. The directory is checked before any array is allocated, and the
-    checksum of each array while it is read.
+    at most `at_most` bytes. The directory is checked before any array is allocated, and the checksum of each array is
+    checked while the array is read.
     """
     with _opened(path) as (archive, members, size):
         chosen = {name: member for name, member in members.items() if wanted is None or name in wanted}

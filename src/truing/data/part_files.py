@@ -56,8 +56,8 @@ def parts_of(path: AnyPath) -> list[Path]:
 
     Parts are ordered by path, with numbers in names compared as numbers. Names that begin with `.` or `_` or end in
     `.tmp` or `.crc` are ignored, as are the other `.npy` files of a set. Any other file is an error, because it may
-    contain rows. A folder that a glob matches is ignored if the glob also matches parts; otherwise it stands for the
-    parts in it.
+    contain rows. A folder that a glob matches is ignored if the glob also matches parts; otherwise the folder stands
+    for its parts.
     """
     path = Path(path)
     if path.is_dir() and not _is_set(path):

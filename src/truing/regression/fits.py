@@ -18,8 +18,8 @@ from .moments import Moments, PrincipalComponents
 # The default share of rows that RLR trusts, as in the paper.
 KEEP = 0.8
 
-# Residuals are tied if they round to the same multiple of a unit. The unit is the first share of the spread of the
-# scores or, if larger, the second share of their size, which is about the rounding error of a residual.
+# Residuals are tied if they round to the same multiple of a unit. The unit is the larger of _TIE_SHARE_OF_SPREAD times
+# the spread of the scores and _TIE_SHARE_OF_SCORES times their size, which is about the rounding error of a residual.
 _TIE_SHARE_OF_SPREAD = 1e-9
 _TIE_SHARE_OF_SCORES = 2.0**-46
 
@@ -44,13 +44,16 @@ class SharedFeatures:
     components: int | None = None
 
     def fit_direct(self, scores: Floats, *, intercept: bool = True) -> LinearFit:
-        """Return `fit_direct` of these features."""
+        """Return the result of `fit_direct` for these features."""
         return self._of_features(Moments.of(self._regressors, scores).solve(intercept))
 
     def fit_robust_sweep(
         self, scores: Floats, keeps: Sequence[float], *, penalty: float = 1e-5, intercept: bool = True
     ) -> list[LinearFit]:
-        """Return `fit_robust` of these features for every kept share. Kept sets are nested, so their moments add up."""
+        """Return the result of `fit_robust` for these features and every share of rows to keep.
+
+        Larger sets of kept rows contain the smaller ones, so only the moments of the additional rows are computed.
+        """
         counts = [kept_rows(keep, len(self.matrix)) for keep in keeps]
         order = np.arange(len(self.matrix))
         if min(counts, default=len(order)) < len(order):
@@ -65,7 +68,7 @@ class SharedFeatures:
         return [fits[count] for count in counts]
 
     def trust_order(self, scores: Floats, *, penalty: float = 1e-5, intercept: bool = True) -> NDArray[np.intp]:
-        """Return `trust_order` of these features."""
+        """Return the result of `trust_order` for these features."""
         residual = self._robust_fit(scores, penalty, intercept).residual
         return order_by_size(self.matrix, scores, in_tie_units(np.abs(residual), *tie_units(scores)))
 
@@ -93,7 +96,7 @@ class SharedFeatures:
 
     @cached_property
     def _regressors(self) -> Matrix:
-        """The features, or with components their coordinates (n, k) about their mean."""
+        """The features or, with components, their principal coordinates (n, k)."""
         if self._principal_components is None:
             return self.matrix
         return coordinates(Rows(self.matrix), self._principal_components)
@@ -179,8 +182,8 @@ def _sorted_within(ties: Bools, order: NDArray[np.intp], keys: Matrix) -> NDArra
 def tie_units(scores: Floats) -> tuple[int, float]:
     """Return the exponent e of the power of two that scales the scores, and the unit of ties in scaled scores.
 
-    Residuals are tied if they are equal when rounded to this unit. It comes from medians, so outliers do not change it:
-    the median of the nonzero deviations from the median score, and the median size of the scores.
+    Residuals are tied if they are equal when rounded to this unit. The unit is computed from medians, so
+    outliers hardly change it: the median nonzero deviation from the median score, and the median size of the scores.
     """
     exponent = -int(np.frexp(np.abs(scores).max())[1])
     scaled = np.ldexp(scores, exponent)

@@ -1,15 +1,17 @@
 r"""Huber regression: the exact minimiser, with a certificate of optimality.
 
-RLR's lasso (Eq. 14) is a Huber regression: minimising it over γ leaves $\sum_i h_\lambda(r_i)$ with the residual
-$r = s - Z \beta - a$ and $\gamma_i = r_i - \mathrm{clip}(r_i, \pm\lambda)$. This file minimises it in four steps.
+RLR's lasso (Eq. 14) is a Huber regression. Its minimum over γ is the loss $\sum_i h_\lambda(r_i)$ with the residual
+$r = s - Z \beta - a$ and $\gamma_i = r_i - \mathrm{clip}(r_i, \pm\lambda)$. This file minimises the loss in four steps.
 
 1. Choose coordinates W = [Z - mean, 1] L with orthonormal columns, $W^\top W = n I$ (`Design`).
-2. Many rows: solve a sample, then only rows near ±λ can still change sides (`solve`).
-3. Take Newton steps on a smoothed loss whose smoothing μ falls to 0 (`minimise`).
-4. Prove the result with a dual point (`certify`).
+2. With many rows, solve a sample first. Then only rows with a residual near ±λ can still change between inlier and
+   outlier (`solve`).
+3. Take Newton steps on a smoothed loss, and reduce the smoothing μ to 0 (`minimise`).
+4. Bound the error of the result by a dual point (`certify`).
 
 The smoothed loss has the slope $\psi_\mu(r) = (\sqrt{(r + \lambda)^2 + \mu^2} - \sqrt{(r - \lambda)^2 + \mu^2}) / 2$,
-which tends to clip(r, ±λ) as μ falls to 0. Below, `width` is λ, or a little more where λ is below rounding.
+which tends to clip(r, ±λ) as μ falls to 0. In the code, `width` is λ, or a larger
+number if λ is not well above the rounding errors of residuals.
 """
 
 from __future__ import annotations
@@ -43,14 +45,14 @@ Index = NDArray[np.intp]
 # A fit is returned when its duality gap is at most this share of the objective.
 TOLERANCE = 1e-9
 
-_MIN_PENALTY, _MAX_PENALTY = 2.0**-400, 2.0**100  # As a share of the largest score; beyond, nothing changes.
+_MIN_PENALTY, _MAX_PENALTY = 2.0**-400, 2.0**100  # Shares of the largest score; beyond, the fit is the same.
 _MIN_WIDTH_OVER_ROUNDING = 2.0**6  # A width closer to the rounding of residuals cannot identify inliers.
 _ROUNDING_UNITS = 8  # Units in the last place by which a residual may be off.
 _ILL_CONDITIONED = 1e-8  # Eigenvalue ratio of a Gram matrix below which half of the digits are lost.
 _MAX_ROUNDING_SHARE = 2.0**-10  # Drop a direction if rounding of the features changes it by more than this share.
-_SMOOTHING_RATIO = 4.0  # Each smoothing over the next one.
+_SMOOTHING_RATIO = 4.0  # Ratio of each smoothing to the next.
 _LAST_SMOOTHING = 0.01  # The smallest positive smoothing, as a share of the width.
-_ROUGH, _FINE = 1.0, 1e-13  # Gradients, as a share of their terms, that end Newton with and without smoothing.
+_ROUGH, _FINE = 1.0, 1e-13  # Gradients, as a share of their terms, that end Newton's method with and without smoothing.
 _NEGLIGIBLE_CURVATURE = 1e-4  # Rows with a smaller share of the largest curvature enter the Hessian as a ridge.
 _RIDGE = 1e-13  # Share of the Hessian's trace that keeps a singular Hessian solvable.
 _SLOPE_TOLERANCE = 0.1  # Share of the first slope along a step that ends a line search.
@@ -58,7 +60,7 @@ _MAX_STEPS, _MAX_TRIALS = 200, 100
 _UNBOUNDED_RATIO = 1e3  # If a step moves residuals by this many times their size, the loss has no minimum along it.
 _FEW_ROWS = 512  # Medians are computed from a sample of this many rows.
 _NEAR_STANDARD_ERRORS = 5.0  # Rows within this many standard errors of ±λ may change between inlier and outlier.
-_MAX_ROUNDS = 8  # Rounds over all rows.
+_MAX_ROUNDS = 8  # Rounds over all rows, in addition to log2(rows).
 _MAX_CORRECTIONS = 20
 _SMALL_GRADIENT = 1e-6  # Certify the first fit only if its sum of |gradient| / (rows · width) is at most this.
 _INLIERS_PER_UNKNOWN = 20  # Correct a dual point on this many inliers per unknown.
@@ -70,8 +72,8 @@ class HuberFit:
     """A robust fit and its certificate.
 
     No other fit has an objective that is lower by more than the share `gap`, up to the rounding of the residuals.
-    `residual` is scores - features @ coef - intercept, `gamma` is its excess over the penalty, and `passes` is the
-    number of times that all rows were read.
+    `residual` is scores - features @ coef - intercept, `gamma` is the part of each residual beyond ±penalty, and
+    `passes` is the number of times that all rows were read.
     """
 
     coef: Floats
@@ -99,7 +101,7 @@ def huber(features: ArrayLike, scores: ArrayLike, penalty: float, *, intercept: 
 
 
 def huber_rows(rows: Rows, scores: Floats, penalty: float, *, intercept: bool = True) -> HuberFit:
-    """Return `huber` for rows that are scaled and centred while they are read."""
+    """Return the result of `huber` for rows that are scaled and centred while they are read."""
     penalty = as_number(penalty, "penalty", above=0.0)
     intercept = as_truth(intercept, "intercept")
     centre = float(np.median(scores)) if intercept else 0.0
@@ -179,7 +181,7 @@ class Rows:
 class Design:
     """W = [rows @ basis, 1] with WᵀW = n I. Without an intercept, there is no column of ones.
 
-    `size` (d,) is the typical magnitude of every column before centring, and `level` the magnitude of the constant that
+    `size` (d,) is the typical magnitude of every column before centring. `level` is the magnitude of the constant that
     was subtracted from the scores.
     """
 
@@ -210,7 +212,7 @@ class Design:
         return sum_of_grams(lambda where: self.take(index[where]), blocks, self.unknowns)
 
     def centred(self, theta: Floats) -> tuple[Floats, float]:
-        """Return the coefficients (d,) and the constant of a fit, for rows as `rows` returns them."""
+        """Return the coefficients (d,) and the constant of a fit, for rows that are scaled and centred as in `rows`."""
         if self.intercept:
             return self.basis @ theta[:-1], float(theta[-1])
         return self.basis @ theta, 0.0
@@ -357,7 +359,7 @@ class Solution:
 def solve(design: Design, target: Floats, penalty: float) -> Solution:
     """Return the best point found: start from a sample, then solve the rows near ±penalty until the gap is small.
 
-    Sample and near rows only decide where to look: the gap is computed from all rows.
+    The sample and the near rows only save time. The gap is computed from all rows.
     """
     n = len(target)
     theta, near_rows = start(design, target, penalty)
@@ -381,7 +383,7 @@ def solve(design: Design, target: Floats, penalty: float) -> Solution:
 
 
 def start(design: Design, target: Floats, penalty: float) -> tuple[Floats, int]:
-    """Return a first fit, and the number of rows that may change sides between this fit and the minimum."""
+    """Return a first fit, and the number of rows that may still change between inlier and outlier."""
     n, k = len(target), design.unknowns
     none = np.zeros(k)
     theta = design.point(target, none, np.inf).gradient / n
@@ -389,9 +391,8 @@ def start(design: Design, target: Floats, penalty: float) -> tuple[Floats, int]:
     residual = target[some] - design.take(some) @ theta
     if np.median(np.abs(residual)) > np.median(np.abs(target[some])):  # Outliers spoiled the least-squares fit.
         theta = none
-    sampled = int(
-        (n * k) ** (2 / 3) / 2
-    )  # This size balances the cost of the sample and of the rows near ±λ (Portnoy & Koenker 1997).
+    # This sample size balances the costs of solving the sample and the rows near ±λ (Portnoy & Koenker 1997).
+    sampled = int((n * k) ** (2 / 3) / 2)
     if n <= _FEW_ROWS or not 0 < sampled < n / 2:
         return theta, n
     near_rows = all_if_half(int(_NEAR_STANDARD_ERRORS * n * sqrt(k / sampled)), n)
@@ -403,7 +404,7 @@ def start(design: Design, target: Floats, penalty: float) -> tuple[Floats, int]:
 
 
 def step_of_near_rows(design: Design, point: Point, width: float, count: int) -> Floats:
-    """Return the step to the minimum if only the `count` rows nearest to ±width change sides.
+    """Return the step to the minimum if only the `count` rows nearest to ±width can change sides.
 
     All other inliers contribute a quadratic term and all other outliers a linear term.
     """
@@ -423,9 +424,9 @@ def minimise(rows: Floats, residual: Floats, width: float, quadratic: Floats, li
     """Return the minimiser x of Σ h(rᵢ - wᵢᵀx) + xᵀ quadratic x / 2 - linearᵀ x, by Newton steps.
 
     Newton's method can diverge if few rows are inliers. The smoothed loss gives every row some curvature, and its
-    minimum moves smoothly with the smoothing. The first smoothing is an upper quartile. With a mean, one huge residual
-    could move x so far that rounding destroys the residuals of all other rows. A median is too small if most rows fit
-    well.
+    minimum moves smoothly with the smoothing. The first smoothing is the upper quartile of the distances of |rᵢ| from
+    the width. A mean would be too large: one huge residual could move x so far that rounding destroys the residuals of
+    all other rows. A median would be too small if most rows fit well.
     """
     x = np.zeros(rows.shape[1])
     smoothing = float(np.quantile(np.abs(np.abs(residual) - width), 0.75))
@@ -441,7 +442,10 @@ def minimise(rows: Floats, residual: Floats, width: float, quadratic: Floats, li
 def newton(
     rows: Floats, residual: Floats, width: float, smoothing: float, quadratic: Floats, linear: Floats
 ) -> tuple[Floats, Floats]:
-    """Return the step to the minimum of the smoothed loss, and its residual. With smoothing, the step is rough."""
+    """Return the step to the minimum of the smoothed loss, and the residual after the step.
+
+    If the smoothing is positive, the step is only approximate.
+    """
     x = np.zeros(rows.shape[1])
     for count in range(_MAX_STEPS):
         slope, curvature = smooth_clip(residual, width, smoothing)
@@ -463,7 +467,7 @@ def newton(
 
 
 def smooth_clip(residual: Floats, width: float, smoothing: float) -> tuple[Floats, Floats]:
-    """Return the slope ψ of the smoothed loss of every row, and its derivative; clip(r, ±width) without smoothing."""
+    """Return the slope ψ of the smoothed loss of every row, and ψ′. Without smoothing, ψ is clip(r, ±width)."""
     if smoothing == 0:
         return np.clip(residual, -width, width), (np.abs(residual) < width).astype(np.float64)
     above, below = residual + width, residual - width
@@ -491,10 +495,10 @@ def newton_step(matrix: Floats, gradient: Floats) -> Floats:
 def line_search(
     residual: Floats, fitted: Floats, width: float, smoothing: float, linear: float, quadratic: float
 ) -> float:
-    """Return the step length at which the slope is zero; 0 if the loss rises, infinity if it falls without end.
+    """Return the step length at which the slope is zero; 0 if the loss rises, infinity if it falls without bound.
 
-    The loss is convex along the step, and piecewise quadratic without smoothing: Newton's method finds the zero of its
-    slope, kept between the current bounds.
+    The loss is convex along the step and, without smoothing, piecewise quadratic. Newton's method finds the zero of the
+    slope. Each iterate is kept between the current bounds.
     """
     first = linear + float(smooth_clip(residual, width, smoothing)[0] @ fitted)
     largest = _UNBOUNDED_RATIO * (float(np.abs(residual).max(initial=0.0)) + width + smoothing)
@@ -533,10 +537,10 @@ def huber_loss(residual: Floats, width: float) -> float:
 
 
 def certify(design: Design, target: Floats, point: Point, penalty: float, width: float) -> tuple[float, int]:
-    """Return the relative duality gap of a point that minimises the loss at `width` ≥ penalty, and the passes it took.
+    """Return the relative duality gap of a point near the minimum at `width` ≥ penalty, and the number of passes.
 
     For any u with |uᵢ| ≤ 1 and Wᵀu = 0, no fit has a loss over the penalty λ below Σ sᵢuᵢ - λuᵢ²/2. At the minimum,
-    u = clip(r / λ, ±1) reaches the bound.
+    u = clip(r / λ, ±1) reaches this bound.
     """
     loss = huber_loss(point.residual, penalty)
     n = len(target)
@@ -570,8 +574,8 @@ def duality_gap(design: Design, point: Point, penalty: float, width: float, slac
 def dual_point(design: Design, point: Point, width: float, inliers: Bools) -> tuple[Floats, Floats]:
     """Return u with |u| ≤ 1 near clip(r / width), and its infeasibility Wᵀu, which is zero up to rounding.
 
-    A sample of the inliers absorbs Wᵀu, because outliers at ±1 have no room to move. The rest is spread over all rows.
-    In the end, u is divided by its largest magnitude.
+    A sample of the inliers absorbs Wᵀu, because outliers at ±1 have no room to move. Any remaining part of Wᵀu is
+    spread over all rows. Finally, u is divided by its largest magnitude if that exceeds 1.
     """
     dual = np.clip(point.residual / width, -1.0, 1.0)
     infeasibility = point.gradient / width
@@ -586,9 +590,10 @@ def dual_point(design: Design, point: Point, width: float, inliers: Bools) -> tu
 
 
 def corrected_dual(rows: Floats, dual: Floats, infeasibility: Floats) -> tuple[Floats, Floats]:
-    """Return the dual of some rows, moved until Wᵀu of all rows is zero or the rows cannot absorb more, and Wᵀu.
+    """Return corrected dual values of some rows, and the infeasibility Wᵀu of all rows after the correction.
 
-    Every step is a projection. Rows that reach ±1 stay there, and the other rows are projected again.
+    Corrections end when Wᵀu is zero or these rows cannot absorb more of it. Each correction is a projection. Rows that
+    reach ±1 stay there, and the other rows are projected again.
     """
     free = np.ones(len(dual), dtype=np.bool_)
     for _ in range(_MAX_CORRECTIONS):
@@ -609,7 +614,7 @@ def corrected_dual(rows: Floats, dual: Floats, infeasibility: Floats) -> tuple[F
 
 
 def all_if_half(count: int, rows: int) -> int:
-    """Return `count`, or all rows if it is at least half of them."""
+    """Return `count`, or `rows` if `count` is at least half of `rows`."""
     return count if count < rows / 2 else rows
 
 

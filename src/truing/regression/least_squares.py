@@ -1,17 +1,17 @@
-r"""Minimum-norm least squares from moments: which directions the rows determine, and the shortest fit in them.
+r"""Minimum-norm least squares from moments: find the directions that the rows determine, and the shortest fit.
 
 A fit minimises $\sum_i (s_i - z_i^\top \beta - a)^2$ over the coefficients $\beta$ and the intercept $a$. It needs the
 weight of the rows, and the mean and centred second moment of the columns [features, score]. The steps are:
 
 1. Leave out the columns that do not vary.
-2. Judge the rank on columns scaled to unit variance, so that no unit of measurement decides what is small.
+2. Judge the rank on columns scaled to unit variance, so that the rank does not depend on units of measurement.
 3. If the rank is full, solve with one Cholesky factor: of the correlation matrix (k, k), or, with fewer rows than
    columns, of the Gram matrix (m, m) of the rows.
 4. Otherwise find the directions that the rows determine, from eigenvectors or a thin singular value decomposition.
    Among all coefficients that fit equally well, return the shortest in the features' own units.
 
-Sums of squares keep half of the digits of the numbers that were squared. Columns that depend on each other to within
-about 1e-7 of their size are treated as exactly dependent.
+A sum of squares keeps only half of the digits of the squared numbers. Columns that depend on each other to within about
+1e-7 of their size are therefore treated as exactly dependent.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ from .._warnings import Alert
 
 EPS = float(np.finfo(np.float64).eps)
 
-# An eigenvalue of a correlation matrix is zero if it is at most this share of the largest. Exact dependences left up to
-# 17 EPS (duplicated and summed columns, 3 to 128 columns, 50 to a million rows).
+# An eigenvalue of a correlation matrix counts as zero if it is at most this share of the largest eigenvalue. For
+# exactly dependent columns (duplicates and sums; 3 to 128 columns, 50 to a million rows), the share was up to 17 EPS.
 RANK_TOLERANCE = 64 * EPS
 
-# A Cholesky factor is used if its smallest eigenvalue exceeds the rank tolerance by this factor.
+# A matrix is solved by Cholesky if its smallest eigenvalue exceeds the limit for a zero eigenvalue by this factor.
 _SAFETY_FACTOR = 4.0
 
 # A column is constant if its standard deviation is at most this share of its mean.
 _CONSTANT_TOLERANCE = 1000 * EPS
 
-# A sum of squares below this has lost digits to underflow, and its column counts as constant.
+# A column counts as constant if its sum of squares is below this bound, where digits are lost to underflow.
 _UNDERFLOWING_SQUARE = 1e-290
 
 # Columns whose norms differ by more than this factor are treated as different units.
 _MAX_NORM_RATIO = 1e3
 
-# Where columns have different units, entries of a unit vector below the first bound are rounding errors. If the vectors
-# are less accurate, the bound grows, up to the second value.
+# If columns have different units, entries of a unit vector below _ZERO_ENTRY count as rounding errors. The bound is
+# larger if the vectors are less accurate, but at most _MAX_ZERO_ENTRY.
 _ZERO_ENTRY = 1e-7
 _MAX_ZERO_ENTRY = 1e-3
 
-# Setting such entries to zero changes the fitted scores a little. This many refinements correct the scores.
+# Setting these entries to zero changes the fitted scores slightly. This number of refinement steps corrects the scores.
 _REFINEMENTS = 3
 
-# A mean this close to the span of the centred rows, relative to its length, lies in it.
+# The mean counts as a combination of centred rows if its distance from their span is at most this share of its length.
 _IN_SPAN_TOLERANCE = 1e-9
 
 
@@ -65,8 +65,8 @@ class LinearFit:
     `rows` is the weight of the fitted rows, `rank` the number of directions that the fit uses, and `explained` the
     share of the score variance that it explains. `collinear` counts the directions left out because columns depend on
     each other or are lost in rounding errors; directions missing because there are few rows are not counted.
-    `rounding` bounds the effect of rounding errors on the trued scores of these rows, as a share of the spread of the
-    scores.
+    `rounding` bounds the effect of rounding errors on the trued scores of the fitted rows, as a share of the spread
+    of the scores.
     """
 
     coef: Floats
@@ -137,9 +137,9 @@ class Solution:
 class Columns:
     """The d feature columns of a least-squares problem: weight and mean of the rows, and the scale of each column.
 
-    `vary` (d,) says which columns vary. `live` (d,) says which columns get a coefficient: these k columns are scaled by
-    their `norm` (k,). `scaled_mean` (k,) is their mean in this scale. `lost` counts columns that are lost in rounding
-    errors, and `error` bounds the effect of rounding errors on an eigenvalue of the correlation matrix.
+    `vary` (d,) says which columns vary. `live` (d,) says which k columns get a coefficient. These columns are divided
+    by their `norm` (k,). `scaled_mean` (k,) is their mean in this scale. `lost` counts columns that are lost in
+    rounding errors, and `error` bounds the effect of rounding errors on an eigenvalue of the correlation matrix.
     """
 
     rows: float
@@ -157,7 +157,7 @@ class Columns:
     def of(
         cls, rows: float, mean: Floats, squares: Floats, rounding: Floats, *, intercept: bool, ridge: float
     ) -> Columns:
-        """Return the columns with these centred sums of squares (p,) and their rounding errors (p,)."""
+        """Return the columns, given mean, centred squares and their rounding errors (p,) of [features, score]."""
         mean_score, mean, squares, rounding = float(mean[-1]), mean[:-1], squares[:-1], rounding[:-1]
         floor = np.maximum(rows * (_CONSTANT_TOLERANCE * mean) ** 2, rounding)
         vary = squares > np.maximum(floor, _UNDERFLOWING_SQUARE)
@@ -175,13 +175,13 @@ class Columns:
         return cls(rows, mean_score, intercept, ridge, vary, live, norm, mean[live] / norm, lost, error)
 
     def coef(self, scaled: Floats) -> Floats:
-        """Return coefficients (d,) in the features' own units, given the live ones (k,) in units of 1 / norm."""
+        """Return coefficients (d,) in the features' own units, given coefficients (k,) of scaled live columns."""
         coef = np.zeros(len(self.live))
         coef[self.live] = scaled / self.norm
         return coef
 
     def rounding_through_origin(self, scaled: Floats, spread: float) -> float:
-        """Return the share of the spread lost to rounding when a fit through the origin must cancel large means."""
+        """Return the rounding error of a fit through the origin that cancels large means, as a share of the spread."""
         if self.intercept or spread <= 0:
             return 0.0
         cancelled = np.sqrt(self.rows) * float(np.abs(self.scaled_mean) @ np.abs(scaled))
@@ -200,7 +200,7 @@ def solve_comoment(columns: Columns, comoment: Floats) -> Solution:
     if factor is not None and smallest > _SAFETY_FACTOR * limit:
         scaled, rank, rounding = _by_cholesky(columns, factor, cross), k, limit / smallest
     else:
-        correlations, _ = _correlations(columns, comoment)  # The Cholesky factor overwrote the first ones.
+        correlations, _ = _correlations(columns, comoment)  # The Cholesky factor overwrote the correlations.
         values, vectors = _linalg.eigh(correlations, overwrite_a=True)
         used = values > RANK_TOLERANCE * values[-1] + columns.error
         values, basis = values[used], vectors[:, used]
@@ -214,7 +214,7 @@ def solve_comoment(columns: Columns, comoment: Floats) -> Solution:
 def solve_deviations(columns: Columns, deviations: Floats, gram: Floats) -> Solution:
     """Return the minimum-norm fit of fewer rows than columns.
 
-    `deviations` (m, p) is a factor of the co-moment, and `gram` (m, m) the Gram matrix of its features.
+    `deviations` (m, p) is a factor of the co-moment, and `gram` (m, m) is the Gram matrix of its feature columns.
     """
     possible, k = len(deviations) + (not columns.intercept), len(columns.norm)
     if k == 0 or possible > k:
@@ -231,7 +231,7 @@ def solve_deviations(columns: Columns, deviations: Floats, gram: Floats) -> Solu
 
 
 def _solve_few_columns(columns: Columns, deviations: Floats) -> Solution:
-    """Return the fit of rows in which few columns get a coefficient, from the co-moment of these columns."""
+    """Return the fit if only a few columns get a coefficient, from the co-moment of these columns."""
     live = columns.live
     narrow = replace(columns, vary=columns.vary[live], live=np.ones(len(columns.norm), dtype=bool))
     used = deviations[:, np.append(live, True)]
@@ -250,7 +250,7 @@ def _solution(
 
 
 def _correlations(columns: Columns, comoment: Floats) -> tuple[Floats, Floats]:
-    """Return the correlations (k, k) of the live columns, and their products (k,) with the score."""
+    """Return the correlations (k, k) of the live columns, and the products (k,) of scaled columns with the score."""
     live, vary, norm = columns.live, columns.vary, columns.norm
     square, cross = comoment[:-1, :-1], comoment[-1, :-1]
     if not live.all():
@@ -299,10 +299,11 @@ def _by_cholesky(columns: Columns, factor: Floats, cross: Floats) -> Floats:
 def _interpolation(
     columns: Columns, features: Floats, spread: Floats, gram: Floats
 ) -> tuple[Floats, int, float] | None:
-    r"""Return the shortest coefficients $F^\top (F F^\top + \mathrm{ridge})^{-1} f$, or None if F has no full rank.
+    r"""Return the shortest coefficients $F^\top (F F^\top + \mathrm{ridge})^{-1} f$, or None if F may lack full rank.
 
-    The smallest eigenvalue of the Gram matrix bounds the rank in scaled columns: it is at most the smallest eigenvalue
-    of the scaled rows times the largest squared norm, and the largest eigenvalue of the scaled rows is at most k.
+    The rank is judged as for scaled columns, but from the Gram matrix G of unscaled columns. The smallest eigenvalue of
+    G is at most the largest squared norm times the smallest eigenvalue of the Gram matrix of scaled columns, and the
+    largest eigenvalue of that matrix is at most k.
     """
     largest = len(columns.norm) * float(columns.norm.max()) ** 2
     if not len(features) and columns.intercept:
@@ -342,7 +343,7 @@ def bordered(gram: Floats, rows: Floats, more: Floats) -> Floats:
 
 
 def _by_singular_values(columns: Columns, features: Floats, spread: Floats) -> tuple[Floats, int, float]:
-    """Return the shortest fit of scaled features (m, k), its rank and rounding."""
+    """Return the scaled coefficients (k,) of the shortest fit of scaled features (m, k), the rank and the rounding."""
     if columns.ridge:
         features = np.vstack((features, np.diag(np.sqrt(columns.ridge) / columns.norm)))
         spread = np.append(spread, np.zeros(len(columns.norm)))
@@ -358,8 +359,8 @@ def _shortest_fit(
 ) -> tuple[Floats, int, float]:
     """Return the scaled coefficients (k,) with coordinates `inside` (r,) in `basis` (k, r), their rank and rounding.
 
-    `values` (r,) are the eigenvalues of the correlation matrix that belong to the basis. Coefficients outside the basis
-    do not change a fitted score. They are chosen so that scaled / norm is shortest.
+    `values` (r,) are the eigenvalues of the correlation matrix that belong to the basis. Components outside the basis
+    do not change a fitted score. They are chosen to minimise the length of scaled / norm.
     """
     error = limit / values.min(initial=1.0)  # A bound on the error of the basis (Davis & Kahan 1970).
     tolerance = min(max(_ZERO_ENTRY, 10 * error), _MAX_ZERO_ENTRY)
@@ -371,7 +372,7 @@ def _shortest_fit(
     outside -= basis @ (basis.T @ outside)
     length, residual = float(np.linalg.norm(outside)), columns.mean_score - along @ inside
     if np.sqrt(rows) * length <= max(_IN_SPAN_TOLERANCE, error) * (1 + np.sqrt(rows) * np.linalg.norm(mean)):
-        step = along / values  # Sherman & Morrison, as above.
+        step = along / values  # Sherman & Morrison, as in `_by_cholesky`.
         inside = inside + step * (rows * residual / (1 + rows * (along @ step)))
         direction = basis @ step
     else:  # No centred row varies along `outside`, so a coefficient in this direction changes only the mean score.
@@ -386,10 +387,11 @@ def _shortest_fit(
 
 
 def _shortest(basis: Floats, inside: Floats, norm: Floats, tolerance: float) -> Floats:
-    """Return scaled coefficients (k,) with coordinates `inside` (r,) in `basis` (k, r) and the shortest scaled / norm.
+    """Return the shortest scaled coefficients (k,) with coordinates `inside` (r,) in `basis` (k, r).
 
-    The solution has the form norm² · basis · v. With rows sorted by size and with pivoting, Householder's QR
-    decomposition is accurate in every row, however much the norms differ (Cox & Higham 1998).
+    The length of scaled / norm is minimised. The solution is norm² · basis · v with a vector v (r,). With rows sorted
+    by size and with pivoting, Householder's QR decomposition is accurate in every row, however much the norms differ
+    (Cox & Higham 1998).
     """
     k, r = basis.shape
     if r in (0, k):
@@ -417,8 +419,8 @@ def _separated(basis: Floats, inside: Floats, norm: Floats, tolerance: float) ->
 
     `norm` (k,) is in descending order and may span many powers of ten. A rounding error in a column with a large norm
     would outweigh the entries of columns with small norms. Columns of similar norm form a band. Starting with the
-    largest band, each band takes the remaining directions in which it has entries. Its entries in the other directions
-    are rounding errors.
+    largest norms, each band takes those remaining directions in which it has entries. The band's entries in the
+    directions that still remain are rounding errors.
     """
     bands = np.floor(np.log(norm[0] / norm) / np.log(_MAX_NORM_RATIO))
     basis, inside, taken = basis.copy(), inside.copy(), 0

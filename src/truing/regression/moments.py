@@ -1,7 +1,7 @@
 """Moments of features and scores: everything a linear fit needs, as a sum over rows.
 
 Batches, streams and clusters compute the same sum. The score is one more column after the features, so there are
-p = d + 1 columns. Everything is centred, so that large means do not cancel.
+p = d + 1 columns. All sums of products are centred, so that digits are not lost if means are large.
 
 The second moment has two forms. With at least p + 1 rows it is the co-moment (p, p), a sum of products of columns. With
 n <= p rows it is a factor of the co-moment, a matrix of n - 1 deviations (n - 1, p), so that no d × d matrix is built.
@@ -72,13 +72,13 @@ _MIN_LANCZOS_COLUMNS, _MIN_COLUMNS_PER_COMPONENT = 512, 16
 # this share of the largest.
 _MISSED_EIGENVALUE = 1e-9
 
-# Entries below this share of the largest do not change an eigenvector. LAPACK fails on matrices that contain them.
+# Entries below this share of the largest entry do not change an eigenvector, but LAPACK can fail on them.
 _NEGLIGIBLE = EPS**4
 
 
 @dataclass(frozen=True, eq=False)
 class PrincipalComponents:
-    """An orthonormal `basis` (d, k) about an `origin` (d,); one column of zeros if the features do not vary."""
+    """An orthonormal `basis` (d, k) about an `origin` (d,). If no feature varies, the basis is a column of zeros."""
 
     origin: Floats
     basis: Floats
@@ -98,7 +98,7 @@ class Moments:
         The co-moment (p, p), $\sum_i (x_i - \bar x)(x_i - \bar x)^\top$; or, with m < p, deviations F (m, p) whose
         product $F^\top F$ is the co-moment.
     gram
-        The Gram matrix (m, m) of the features of the deviations; empty if there is a co-moment.
+        The Gram matrix (m, m) of the feature columns of the deviations; empty if there is a co-moment.
     rounding
         Bounds (p,) on the rounding errors that additions, subtractions and decay left in the sums of squares.
 
@@ -183,7 +183,7 @@ class Moments:
         return self if zero == 0 else NotImplemented
 
     def __sub__(self, old: Moments) -> Moments:
-        """Return the moments of the rows that remain without the `old` rows, which were added before.
+        """Return the moments of the remaining rows, without the `old` rows, which were added before.
 
         The result has a co-moment. Its rounding errors are relative to the sums before the subtraction.
         """
@@ -222,7 +222,7 @@ class Moments:
     def solve(self, intercept: bool = True, components: int | None = None, ridge: float = 0.0) -> LinearFit:
         r"""Return the minimum-norm least-squares fit (Eq. 11).
 
-        It minimises $\sum_i (s_i - z_i^\top \beta - a)^2 + \mathrm{ridge} \, \|\beta\|^2$ over `coef` $\beta$ and
+        The fit minimises $\sum_i (s_i - z_i^\top \beta - a)^2 + \mathrm{ridge} \, \|\beta\|^2$ over `coef` $\beta$ and
         `intercept` $a$. Without an intercept $a = 0$, as in the paper's equations. With `components` = k the fit is
         confined to the k leading principal components of the centred features. The features are centred even without an
         intercept, which shifts all scores by the same constant.
@@ -234,7 +234,7 @@ class Moments:
             return self._linear_fit(self._solution(intercept, ridge), intercept, np.zeros(self.dimensions))
 
     def principal_components(self, components: int) -> PrincipalComponents:
-        """Return the leading principal components of the centred features, fewer if their rank is lower.
+        """Return the leading principal components of the centred features; fewer if the rank of the features is lower.
 
         If all rows are equal, return one direction of length zero.
         """
@@ -370,7 +370,7 @@ def _of_deviations(
 
 
 def _with_row(moments: Moments, row: Floats) -> Floats:
-    """Return one more row (1, p), after the deviations if there are any."""
+    """Return the deviations of the moments, if they are not dense, and `row` (p,) as one more row."""
     return row[None] if moments.is_dense else np.concatenate((moments.second_moment, row[None]))
 
 
@@ -380,8 +380,8 @@ def _square(deviations: Floats) -> Floats:
 
 
 def _plus_square(comoment: Floats, deviations: Floats, sign: float) -> Floats:
-    """Return comoment ± deviationsᵀ deviations, with one temporary array."""
-    if len(deviations) > _MIN_BLOCK_ROWS:  # NumPy computes one triangle of the product.
+    """Return comoment ± deviationsᵀ deviations, using a single temporary array."""
+    if len(deviations) > _MIN_BLOCK_ROWS:  # NumPy computes only one triangle of this product.
         product = _square(deviations)
         product *= sign
         product += comoment
@@ -393,10 +393,11 @@ def _plus_square(comoment: Floats, deviations: Floats, sign: float) -> Floats:
 
 
 def _rounding_of_square(step: Floats, error: Floats, squares: Floats) -> Floats:
-    """Return bounds (p,) of the rounding errors in the square of a step (p,) that has an error e (p,).
+    """Return bounds (p,) on the rounding errors in the square s sᵀ of a step s (p,) that has an error e (p,).
 
-    The square changes by s eᵀ + e sᵀ. Its entries are at most √(rᵢ rⱼ) for r = t s² + e² / t, with any t > 0. The best
-    t in columns of unit variance makes the sum of r / variance twice the product of the lengths of s and e.
+    The error changes the square by s eᵀ + e sᵀ. The entries of this change are at most √(rᵢ rⱼ) for r = t s² + e² / t,
+    with any t > 0. The best t in columns of unit variance makes the sum of r / variance twice the product of the
+    lengths of s and e.
     """
     norm = np.sqrt(np.where(squares > 0, squares, np.inf))
     length, error_length = float(np.linalg.norm(step / norm)), float(np.linalg.norm(error / norm))
@@ -429,9 +430,8 @@ def _of_rows(features: Matrix, scores: Floats) -> Moments:
     some = np.arange(0, len(scores), max(1, len(scores) // _SAMPLED_FOR_MEAN))
     shift = _mean(np.column_stack((features[some].astype(np.float64), scores[some])))
     squares, moments = _summed_about(shift, features, scores)
-    if (
-        squares > _MAX_SHIFT_RATIO * moments.squares
-    ).any():  # The shift was too far from the mean, so rounding errors may be large.
+    # If the shift was too far from the mean, rounding errors may be large.
+    if (squares > _MAX_SHIFT_RATIO * moments.squares).any():
         _, moments = _summed_about(moments.mean, features, scores)
     return moments
 
@@ -497,11 +497,12 @@ def _leading_eigenvectors(square: Floats, k: int) -> tuple[Floats, Floats]:
 
 
 def _by_lanczos(square: Floats, k: int) -> tuple[Floats, Floats] | None:
-    """Return the k largest eigenvalues and their vectors by Lanczos iterations, or None if that fails.
+    """Return the k largest eigenvalues and their vectors by Lanczos iterations, or None if they fail.
 
     Iterations run to machine precision from a fixed vector and with a fixed seed, so that the result is deterministic.
-    (SciPy before 1.17 takes no seed: with fewer distinct eigenvalues than iterations, its last bits can vary.) They can
-    miss copies of a repeated eigenvalue. A Cholesky factor of (θ_k + ε) I − C + V Θ Vᵀ proves that none was missed.
+    (SciPy before 1.17 takes no seed: with fewer distinct eigenvalues than iterations, its last bits can vary.) The
+    iterations can miss copies of a repeated eigenvalue. A Cholesky factor of (θ_k + ε) I − C + V Θ Vᵀ proves that none
+    was missed.
     """
     from scipy.sparse.linalg import ArpackError, eigsh
 

@@ -5,8 +5,8 @@ in parts, three steps read them block by block:
 
 1. fit the Huber regression to a fixed sample of at most `SAMPLED_ROWS` rows;
 2. compute the size of every row's residual, and find the size up to which rows are kept;
-3. fit the kept rows by least squares. If several rows have exactly the last size that is kept, they share the places
-   the remaining places: each counts for the same fraction of a row.
+3. fit the kept rows by least squares. If several rows are tied at the last size that is kept, these rows share the
+   remaining places: each row counts for the same fraction of a row.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from .moments import Moments, PrincipalComponents
 # The Huber regression is fitted to at most this many rows.
 SAMPLED_ROWS = 200_000
 
-# Rows in memory are read this many at a time.
+# Number of rows in memory that are read at a time.
 _ROWS_AT_ONCE = 2**16
 
 Work = Callable[[Iterable[ScoredRows]], Any]
-"""Work on the rows of one part, given in blocks. It is a frozen value that can be sent to other processes."""
+"""Work on one part: a function of the blocks of rows of the part. It can be sent to other processes."""
 
 Read = Callable[[str, Work], Iterable[Any]]
-"""One pass over all parts, given the name of the pass and the work. It yields the result of each part, in order."""
+"""One pass over all parts: a function of the name of the pass and the work. It yields each part's result, in order."""
 
 
 def fit_robust(
@@ -63,8 +63,8 @@ def fit_robust(
 ) -> LinearFit:
     """Return the least-squares fit of the rows that a robust regression trusts most: RLR (Eq. 16, Algorithm 2).
 
-    `keep` = 1 is `fit_direct`. With more than 200,000 rows, the robust regression is fitted to a sample of that many,
-    and all rows are then ranked by their residuals.
+    With `keep` = 1, the result equals `fit_direct`. With more than 200,000 rows, the robust regression is fitted to a
+    sample of at most 200,000 rows, and all rows are then ranked by their residuals.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def fit_robust_sweep(
     intercept: bool = True,
     components: int | None = None,
 ) -> list[LinearFit]:
-    """Return `fit_robust` for each kept share; the robust regression is done once."""
+    """Return the result of `fit_robust` for each share of rows to keep, from a single robust regression."""
     matrix, vector = as_pair(features, scores, components)
     if len(vector) <= SAMPLED_ROWS:
         shared = SharedFeatures(matrix, components)
@@ -136,13 +136,14 @@ def trust_order(
 def share_of_sample(rows: int, at_most: int = SAMPLED_ROWS) -> float:
     """Return the share of `rows` rows that the Huber regression uses.
 
-    The size of a sample varies by its square root, so the share aims four deviations below `at_most`.
+    The standard deviation of the size of a sample is about its square root. The expected size is therefore four
+    standard deviations below `at_most`.
     """
     return 1.0 if rows <= at_most else (at_most - 4 * sqrt(at_most)) / rows
 
 
 def in_memory(features: Matrix, scores: Floats) -> Read:
-    """Return the passes over rows in memory, as one part."""
+    """Return a function that makes passes over rows in memory, as one part."""
 
     def read(_: str, work: Work) -> Iterable[Any]:
         yield work(ScoredRows(features[rows], scores[rows]) for rows in slices(len(scores), _ROWS_AT_ONCE))
@@ -151,7 +152,7 @@ def in_memory(features: Matrix, scores: Floats) -> Read:
 
 
 def _trust_of(features: Matrix, scores: Floats, **options: Any) -> tuple[Trust, Read]:
-    """Return the regression of a sample of rows in memory, and the passes over all rows."""
+    """Return the Huber regression of a sample of rows in memory, and a function that makes passes over all rows."""
     rows = ScoredRows(features, scores)
     sample = sampled(rows, share_of_sample(len(rows)), np.arange(len(rows)))
     return Trust.of(sample, **options), in_memory(features, scores)
@@ -168,12 +169,12 @@ def fit_robust_parts(
     intercept: bool = True,
     components: int | None = None,
 ) -> LinearFit:
-    """Return `fit_robust` of many rows in parts. It takes two passes, and memory for one number per row.
+    """Return the result of `fit_robust` for many rows in parts, from two passes and one number per row in memory.
 
     Parameters
     ----------
     read
-        Passes over all rows.
+        A function that makes a pass over all rows.
     sample
         Rows for the Huber regression.
     rows
@@ -189,7 +190,7 @@ def fit_robust_parts(
 
 @dataclass(frozen=True, eq=False)
 class Trust:
-    """A Huber regression of rows of unit norm, and the unit in which the sizes of residuals are compared."""
+    """A Huber regression of rows of unit norm. `exponent` and `width` (see `tie_units`) define the unit of ties."""
 
     coef: Floats
     intercept: float
@@ -204,7 +205,7 @@ class Trust:
         return cls(coef, constant, *tie_units(sample.scores))
 
     def sizes(self, block: ScoredRows) -> Floats:
-        """Return the size of each row's residual (b,), a whole number of units."""
+        """Return the size of each row's residual (b,), as a whole number of tie units."""
         rows = Rows.unit(block.features)
         residual = np.empty(len(block.scores))
 
@@ -216,7 +217,7 @@ class Trust:
 
 
 def sizes_of(read: Read, trust: Trust, rows: int) -> Floats:
-    """Return the sizes of the residuals of all rows (n,): one pass."""
+    """Return the sizes of the residuals of all rows (n,), from one pass."""
     sizes, end = np.empty(rows), 0
     for arrays in read("residuals", SizesOfPart(trust)):
         start, end = end, end + len(arrays["sizes"])
@@ -241,7 +242,7 @@ class SizesOfPart:
 def fit_of_kept(
     read: Read, trust: Trust, sizes: Floats, count: int, basis: PrincipalComponents | None, *, intercept: bool
 ) -> LinearFit:
-    """Return the least-squares fit of the `count` rows with the smallest residuals: one pass."""
+    """Return the least-squares fit of the `count` rows with the smallest residuals, from one pass."""
     sizes.partition(count - 1)  # Reorder in place, because the order of the sizes does not matter.
     last = float(sizes[count - 1])
     below = tied = None
@@ -265,7 +266,10 @@ class MomentsOfKept:
     basis: PrincipalComponents | None
 
     def __call__(self, blocks: Iterable[ScoredRows]) -> tuple[Moments | None, Moments | None]:
-        """Return the moments of both sets of rows, None if a set is empty; with a basis, moments of coordinates."""
+        """Return the moments of the rows with smaller residuals, and of the tied rows. An empty set gives None.
+
+        With a basis, these are moments of the coordinates in the basis.
+        """
         below = tied = None
         for block in blocks:
             sizes = self.trust.sizes(block)

@@ -12,7 +12,7 @@ class Table:
     lines: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
     best: frozenset[tuple[int, int]] = frozenset()
-    """The (line, column) of every cell to print in bold, counted from 0, in HTML."""
+    """The (line, column), counted from 0, of every cell that HTML shows in bold."""
 
     def markdown(self) -> str:
         """Return the table in Markdown."""

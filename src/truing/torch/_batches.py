@@ -56,7 +56,7 @@ class Batch:
 
     @contextmanager
     def naming_errors(self) -> Iterator[None]:
-        """Name this batch in errors raised by torch. Running out of memory becomes a MemoryError."""
+        """Name this batch in errors raised by torch. An out-of-memory error becomes a MemoryError."""
         with _naming_errors(self.number, self.inputs.main, self.inputs.main.device):
             yield
 
@@ -157,7 +157,7 @@ def _accepted_names(model: nn.Module) -> Callable[[str], bool]:
     """Return a function that checks whether the model's `forward` accepts an argument with a given name.
 
     A loader may add columns that the model does not take, such as `idx`. If `forward` takes `**kwargs` and names no
-    input such as `input_ids`, as in a wrapper, all names are accepted. Otherwise only the named arguments are.
+    input such as `input_ids`, as in a wrapper, all names are accepted, otherwise only the names in the signature.
     """
     try:
         parameters = inspect.signature(model.forward).parameters

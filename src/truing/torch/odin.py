@@ -35,7 +35,7 @@ def odin(
 ) -> Outputs:
     r"""Return Outputs with ODIN scores: $S(\tilde x; T)$, $\tilde x = x - ε\,\mathrm{sign}(-∇_x \log S(x; T))$.
 
-    S is `msp` at `temperature` T (Eq. 7, 8). With `epsilon=0` no gradient is taken: the scores are `msp(logits, T)`.
+    S is `msp` at `temperature` T (Eq. 7, 8). With `epsilon=0`, the scores are `msp(logits, T)`, without a gradient.
 
     >>> model, images = nn.Identity(), torch.tensor([[1.0, 0.0]])
     >>> [odin(model, [images], head=model, temperature=1, epsilon=e).scores.round(3) for e in (0, 0.5)]
@@ -44,8 +44,7 @@ def odin(
     Parameters
     ----------
     model, loader, head, device, progress
-        As for `extract`. Token ids have no gradient, so batches with `input_ids` need `epsilon=0`; use `inputs_embeds`
-        otherwise.
+        As for `extract`. Token ids have no gradient, so batches of text must have `inputs_embeds`, unless `epsilon=0`.
     temperature, epsilon
         The temperature T, and the size ε of the step.
     std

@@ -75,7 +75,7 @@ class Case:
     about: str = ""  # A note below the tables.
     tables: tuple[str, ...] = ("means",)  # Kinds: means, pool, by-set, means-of-each-set, by-subset, by-value.
     beside: str = ""  # Tables also show the named case's rows of the same base scores.
-    counts: str = "fewer"  # Which row counts the notes give: fewer, total or none.
+    counts: str = "fewer"  # Which row counts the notes give: fewer (ODIN on fewer rows), total or none.
     axis: Axis | None = None  # The x-axis of the case's curves, if there are any.
     paper_tables: tuple[str, ...] = ()  # Tables in paper.csv. The first table that has a line's number is used.
     paper_inside: tuple[str, ...] = ()  # The in-distribution sets in the paper; empty means all.

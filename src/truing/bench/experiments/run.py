@@ -1,4 +1,4 @@
-"""Run the unfinished jobs of cases in a pool of processes. The rows of a job are stored as soon as it finishes."""
+"""Run the unfinished jobs of cases in a pool of processes. Each job's rows are stored when the job ends."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -71,7 +71,7 @@ def run(
 
 
 def run_task(task: Task) -> tuple[float, list[Row]]:
-    """Run a job. Return the seconds it took, not counting the reading of files, and its rows."""
+    """Run a job. Return the job's seconds, not counting the reading of files, and the job's rows."""
     try:
         with threadpool_limits(1):
             reacted = task.reacted() if task.case.needs_head else None

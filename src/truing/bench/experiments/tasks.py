@@ -51,7 +51,7 @@ class Task:
         return None not in self.paths.values()
 
     def mix(self) -> Mix:
-        """Return the rows of all sets of the job, with the base scores that their files give."""
+        """Return the rows of all sets of the job, with their base scores."""
         names = (self.setting.inside, *self.outside)
         parts = [self._read(name) for name in names]
         _check_sets(dict(zip(names, parts, strict=True)))

@@ -120,7 +120,7 @@ def train(
 
 @dataclass(frozen=True, eq=False)
 class _Plan:
-    """The batch of augmented images and the learning rate of every step, by its number."""
+    """The batch of augmented images and the learning rate of every step, by the number of the step."""
 
     recipe: Recipe
     pictures: NDArray[np.uint8]

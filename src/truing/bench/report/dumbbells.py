@@ -40,8 +40,8 @@ Marks = dict[tuple[str, str], list[float]]
 def overview(rows: list[Row], contrasts: Sequence[Row] = ()) -> list[Panel]:
     """Return panels of the mean of both metrics, before and after truing, for every base score that is trued.
 
-    Contrast has a line of its own, because it needs a reference. All means must be over the same sets, so a base score
-    or contrast without some of the sets is left out.
+    Contrast has a line of its own, because it needs a reference. All means must be over the same sets, so base scores
+    that lack a set are left out, and so is contrast if it lacks a set.
     """
     trued = dict.fromkeys(row["base"] for row in rows if row["method"] == "DLR")
     if not trued:

@@ -1,4 +1,4 @@
-"""Notes below a table of means: missing sets, lines with other sets or fewer rows, and misprints of the paper."""
+"""Notes below a table of means: missing sets, means over fewer sets, numbers of rows, and misprints of the paper."""
 
 from collections.abc import Iterator
 

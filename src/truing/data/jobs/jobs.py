@@ -391,9 +391,8 @@ def digest(*things: Any) -> str:
     """Return a digest of plain values, arrays of numbers, `Outputs`, and lists and dicts of them."""
     hashed = sha256()
     for thing in things:
-        hashed.update(
-            f"{_digest_of_one(thing)};".encode()
-        )  # Digests have equal lengths, so different lists give different bytes.
+        # Digests have equal lengths, so different lists give different bytes.
+        hashed.update(f"{_digest_of_one(thing)};".encode())
     return hashed.hexdigest()
 
 
