@@ -47,7 +47,7 @@ TITLES = {
     "stream": "Stream: the images in batches of 100, each batch decided as it arrives",
 }
 
-# A case is a reference, in-distribution rows and out-of-distribution rows, none of which the network was trained on.
+# A reference, in-distribution rows and out-of-distribution rows. The network was not trained on any of them.
 Case = tuple[truing.Outputs, truing.Outputs, truing.Outputs]
 Row = dict[str, Any]
 

@@ -28,7 +28,7 @@ from .store import ModelSettings, Store
 SUFFIX = ".sqlite3"
 LOCK = ".lock"
 
-# The largest number of features. The co-moment of so many features takes 8 GiB.
+# The largest number of features. With this number of features, the co-moment takes 8 GiB.
 MAX_FEATURES = 32_768
 MAX_CLASSES = 2**20
 

@@ -102,7 +102,7 @@ def test_tied_rows_at_the_largest_kept_residual_share_the_remaining_weight(rng):
     }
     split = fit_robust_parts(in_parts(*copies), ScoredRows(*copies), 2000, keep=1202 / 2000)
     assert [whole[1200].rows, split.rows, whole[1204].rows] == [1200, 1202, 1204]
-    # Normal equations are linear in the weights, so those of the split fit are the mean of those of the others.
+    # Normal equations are linear in the weights: the split fit has the mean of the equations of both other fits.
     of_all = np.column_stack((features, np.ones(500)))
     order = [trust_order(features, scores)[:count] for count in (300, 301)]
     weights = np.zeros(500)
