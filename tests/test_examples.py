@@ -1,5 +1,6 @@
 """The examples run and agree with independent computations."""
 
+import importlib
 import json
 import re
 import runpy
@@ -65,12 +66,12 @@ def test_the_digits_example_agrees_with_scikit_learn(digits, table):
             assert reports[other]["DLR"].auroc == pytest.approx(roc_auc_score(is_in, trued), abs=1e-4)
 
 
-# compare_with_the_field.py
+# evidence/field.py
 
 
 @pytest.fixture(scope="module")
 def field():
-    return run_example("compare_with_the_field")
+    return vars(importlib.import_module("evidence.field"))
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +222,7 @@ def test_the_pages_of_the_field_show_its_stored_rows(field):
 
 @pytest.mark.slow
 def test_the_page_of_scores_shows_what_its_example_prints():
-    example = run_example("score_the_banks")
+    example = vars(importlib.import_module("evidence.base_scores"))
     page = (EXAMPLES.parent / "docs" / "scores.md").read_text()
     has_rows = [path.parent for name in example["INSIDE"] for path in example["BANKS"].glob(f"*/{name}.npz")]
     folders = sorted(folder for folder in has_rows if "imagenet" not in folder.name)
@@ -233,7 +234,7 @@ def test_the_page_of_scores_shows_what_its_example_prints():
 
 
 def test_the_page_of_notes_shows_its_stored_rows():
-    notes = run_example("measure_notes")
+    notes = vars(importlib.import_module("evidence.notes"))
     rows = [json.loads(line) for line in (notes["RESULTS"] / "notes.jsonl").read_text().splitlines()]
     assert {row["bank"] for row in rows} == set(notes["INSIDE"])
     assert (notes["RESULTS"] / "notes.md").read_text() == notes["page"](rows)
@@ -241,7 +242,7 @@ def test_the_page_of_notes_shows_its_stored_rows():
 
 @pytest.mark.filterwarnings("ignore::truing.TruingWarning")
 def test_every_pattern_of_measure_notes_matches_a_note_of_detect():
-    patterns, matched = run_example("measure_notes")["NOTES"], set()
+    patterns, matched = vars(importlib.import_module("evidence.notes"))["NOTES"], set()
     inside, near = bank().inside, bank().outside["cifar100"]
     rows, reference = truing.Outputs.concatenate([inside[:1000], near[:1000]]), inside[5000:]
     for result in (

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 import truing
-from truing.bench.code import imported
 from truing.scores import NEEDS
+
+from .layout import imported
 
 SOURCE = Path(truing.__file__).parent
 

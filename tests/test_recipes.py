@@ -70,7 +70,7 @@ def test_the_page_shows_what_the_recipe_for_scikit_learn_prints(tables, capsys):
 @pytest.mark.slow
 def test_the_page_shows_the_results_without_a_classifier(capsys):
     with warnings.catch_warnings():
-        runpy.run_path(str(EXAMPLES / "measure_features_alone.py"))["main"]()
+        runpy.run_path(str(EXAMPLES / "evidence/features_alone.py"))["main"]()
     check_page_shows(capsys.readouterr().out, 44)
 
 
@@ -89,7 +89,7 @@ def test_boosted_trees_of_other_libraries_need_no_wrapper(tables, library):
 
 def test_the_page_of_natural_first_lines_comes_from_its_stored_rows(monkeypatch):
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    example = runpy.run_path(str(EXAMPLES / "measure_mistakes.py"))
+    example = runpy.run_path(str(EXAMPLES / "evidence/mistakes.py"))
     rows = [json.loads(line) for line in (example["RESULTS"] / "mistakes.jsonl").read_text().splitlines()]
     assert (example["RESULTS"] / "mistakes.md").read_text() == example["page"](rows)
     tables = (EXAMPLES.parent / "docs" / "tables.md").read_text()

@@ -1,8 +1,8 @@
 """Pages of results show the stored rows."""
 
+import importlib
 import json
 import re
-import runpy
 from pathlib import Path
 
 import pytest
@@ -17,17 +17,17 @@ def stored(name):
 
 
 def script(name):
-    return runpy.run_path(str(ROOT / "examples" / name))
+    return vars(importlib.import_module(f"evidence.{name}"))
 
 
 def test_the_summary_page_shows_the_stored_rows():
-    page = script("measure_summary.py")["page"](stored("summary.jsonl"))
+    page = script("summary")["page"](stored("summary.jsonl"))
     assert page == (RESULTS / "summary.md").read_text()
 
 
 def test_the_table_of_the_readme_shows_the_stored_rows():
     readme = (ROOT / "README.md").read_text()
-    summary, rows = script("measure_summary.py"), stored("summary.jsonl")
+    summary, rows = script("summary"), stored("summary.jsonl")
     for setting in summary["SETTINGS"]:
         (line,) = re.findall(rf"^\| {setting}: .*$", readme, re.MULTILINE)
         _, means = summary["mean_of_sets"](rows, setting)
@@ -38,13 +38,13 @@ def test_the_table_of_the_readme_shows_the_stored_rows():
 @pytest.mark.parametrize("page", ["guarantees", "limits"])
 def test_the_pages_on_guarantees_and_limits_show_the_stored_rows(page):
     text = (DOCS / f"{page}.md").read_text()
-    for table in script("measure_limits.py")["tables"](stored("limits.jsonl"))[page]:
+    for table in script("limits")["tables"](stored("limits.jsonl"))[page]:
         assert table in text
 
 
 def test_the_page_on_contrast_shows_the_stored_rows():
     text = (DOCS / "contrast.md").read_text()
-    for table in script("measure_contrast.py")["table"](stored("contrast.jsonl")).split("\n\n"):
+    for table in script("contrast")["table"](stored("contrast.jsonl")).split("\n\n"):
         for line in table.splitlines()[2:]:
             assert line.replace(" %", "") in text.replace(" %", "")
 

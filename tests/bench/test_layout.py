@@ -2,9 +2,8 @@
 
 import pytest
 
-from truing.bench.code import imported
-
 from ..conftest import ROOT
+from ..layout import imported
 
 BENCH = ROOT / "src" / "truing" / "bench"
 FOLDERS = ("inputs", "experiments", "report")

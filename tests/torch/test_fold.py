@@ -1,8 +1,8 @@
 """A folded torch model gives the scores and decisions of its fit, also traced, compiled and exported."""
 
 import copy
+import importlib
 import io
-import runpy
 import subprocess
 import sys
 import warnings
@@ -19,7 +19,7 @@ from torch import nn  # noqa: E402
 import truing  # noqa: E402
 from truing.torch import extract, folded  # noqa: E402
 
-from ..conftest import DATA, ROOT  # noqa: E402
+from ..conftest import DATA  # noqa: E402
 from ..foldable import METHODS_OF_TIES, check_decisions, features_with_ties, fits_of  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::truing.TruingWarning")  # Notes on made rows.
@@ -246,7 +246,7 @@ def test_a_folded_model_can_be_written_as_onnx(model, images, fits):
 def test_folded_real_networks_give_the_scores_of_their_fits(bank):
     for package in ("safetensors", "onnxruntime", "efficientnet_lite_pytorch", "PIL"):
         pytest.importorskip(package)
-    example = runpy.run_path(str(ROOT / "examples" / "measure_export.py"))
+    example = vars(importlib.import_module("evidence.export"))
     example["images_of"].__globals__["PICTURES"] = 20
     (case,) = (case for case in example["CASES"] if case.bank == bank)
     rows = list(example["measured"](case))

@@ -57,7 +57,7 @@ def measure(cases: list[Case], folder: Path = DATA) -> Results:
             rows += [{**names, **row} for row in run_task(task)[1]]
         data = {name: describe_file(path) for task in wanted for name, path in task.paths.items() if path is not None}
         chosen = choices(case, SETTING, CONVENTIONS[0]) | {"repeats": 1}
-        abouts.append(about(chosen, SETTING, data, code_version("truing.bench.experiments.run")))
+        abouts.append(about(chosen, SETTING, data, code_version()))
     return Results(rows, abouts, {SETTING.name: SETTING})
 
 

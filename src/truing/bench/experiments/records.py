@@ -186,7 +186,9 @@ def files_of(about: About) -> dict[str, FileInfo]:
     return {name: info if isinstance(info, dict) else {"sha256": info} for name, info in about["data"].items()}
 
 
-def about(choices: Mapping[str, Any], setting: Setting, data: Mapping[str, FileInfo], code: Mapping[str, str]) -> About:
+def about(
+    choices: Mapping[str, Any], setting: Setting, data: Mapping[str, FileInfo], code: Mapping[str, str | None]
+) -> About:
     """Return the origin of rows: parameters, setting, input files, code, library versions, machine and date."""
     origin: About = {
         "settings": dict(choices),

@@ -61,7 +61,7 @@ def run(
         data = {name: describe_file(path) for name, path in paths.items()}
         check_one_network(data)
         record = Record(target / conventions / setting.name / f"{case.name}.jsonl")
-        origin = about(choices(ready[0].case, setting, conventions, own), setting, data, code_version(__name__))
+        origin = about(choices(ready[0].case, setting, conventions, own), setting, data, code_version())
         with record.locked():
             done = record.start(origin)
             left = [task for task in ready if task.name not in done]

@@ -69,7 +69,7 @@ def provenance(weights: AnyPath, **info: Any) -> dict[str, Any]:
         **info,
         "weights": Path(weights).name,
         "weights_sha256": hashlib.sha256(Path(weights).read_bytes()).hexdigest(),
-        "code": code_version(__name__),
+        "code": code_version(),
         "versions": {"python": platform.python_version(), **{name: version(name) for name in libraries}},
     }
 

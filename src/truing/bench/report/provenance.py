@@ -86,4 +86,6 @@ def _made_by(record: dict[str, object]) -> str:
 
 def _code(about: dict[str, object]) -> str:
     code = about.get("code")
-    return f"truing {code['version']}, source {code['sha256']}" if isinstance(code, dict) else NO_CODE
+    if not isinstance(code, dict):
+        return NO_CODE
+    return f"truing {code['version']}" + (f", commit {code['commit']}" if code.get("commit") else "")

@@ -3,9 +3,9 @@
 A stream has batches of 32 rows, each learned and then scored. DIR is the folder that holds `banks`, by default
 ../shared/data, from the root of the repository.
 
-    TRUING_DATA=DIR python examples/measure_streams.py robust cifar10-wrn40-2 cifar100-resnet14
-    TRUING_DATA=DIR python examples/measure_streams.py robust imagenet-efficientnet-lite0 --components 64
-    TRUING_DATA=DIR python examples/measure_streams.py window cifar10-resnet56
+    TRUING_DATA=DIR python -m evidence.streams robust cifar10-wrn40-2 cifar100-resnet14
+    TRUING_DATA=DIR python -m evidence.streams robust imagenet-efficientnet-lite0 --components 64
+    TRUING_DATA=DIR python -m evidence.streams window cifar10-resnet56
 """
 
 import argparse

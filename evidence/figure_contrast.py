@@ -1,6 +1,6 @@
 """The figures of README.md and docs/contrast.md, drawn from the outputs that come with truing.
 
-python docs/figures/contrast.py                 # writes the .svg files next to this script
+python -m evidence.figure_contrast                 # writes the .svg files next to this script
 """
 
 import io
@@ -16,7 +16,7 @@ import truing
 from truing.report.figures import dots
 from truing.report.shapes import kernel_density
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent.parent / "docs" / "figures"
 REFERENCE, IN, OUT = "#8a8a8a", "#3b86c4", "#e07b1a"
 ROWS_IN, ROWS_OUT, FALSE_ALARM = 5000, 100, 0.05
 SHOWN = 400  # Dots of each kind, to keep the file small.

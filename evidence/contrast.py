@@ -4,8 +4,8 @@ Each half of the reference is a quarter of the in-distribution rows. The test ro
 out-of-distribution rows. For CLINC150 the official validation set is the reference, and the test rows are the official
 test set. The constants of contrast were chosen on the design networks; the other networks were evaluated afterwards.
 
-    TRUING_DATA=DIR python examples/measure_contrast.py -o docs/results/contrast.jsonl
-    python examples/measure_contrast.py --table docs/results/contrast.jsonl
+    TRUING_DATA=DIR python -m evidence.contrast -o docs/results/contrast.jsonl
+    python -m evidence.contrast --table docs/results/contrast.jsonl
 """
 
 import argparse

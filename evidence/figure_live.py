@@ -1,6 +1,6 @@
 """The screenshot in docs/monitoring.md: the live page after ten minutes of a stream of sample rows.
 
-python docs/figures/live.py                     # writes live.png beside this script; needs chromium
+python -m evidence.figure_live                     # writes live.png beside this script; needs chromium
 
 The stream is simulated: a few batches for each second, and the history gets the time of that second.
 """
@@ -28,7 +28,7 @@ from truing.service.history import History
 from truing.service.live import live_routes
 from truing.service.models import Models
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent.parent / "docs" / "figures"
 MODELS = {"camera-1": 0.02, "camera-2": 0.12}  # Share of house numbers in the last minutes of each stream.
 SECONDS, CHANGE = 590, 480  # Length of a stream, and when this share begins.
 PAUSE = range(200, 240)  # No requests arrive in these seconds.

@@ -5,7 +5,7 @@ large language model are not included, so a frozen random network of two layers 
 bank clinc150-minilm, and eight of its columns get the large means and spreads that hidden states of language models
 have. The features are stored in float16. A linear probe, trained on 5,000 sentences, gives the logits.
 
-    TRUING_DATA=DIR python examples/measure_embeddings.py [--only cost] --json docs/results/embeddings.jsonl
+    TRUING_DATA=DIR python -m evidence.embeddings [--only cost] --json docs/results/embeddings.jsonl
 """
 
 import argparse

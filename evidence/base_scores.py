@@ -5,7 +5,7 @@ FPR95 / AUROC in per cent, means over the sets without noise. The second table h
 reference row outscores a new in-distribution row, without and with `leave_out`; 50 is correct. Rows are read from
 DIR/banks.
 
-    TRUING_DATA=DIR OMP_NUM_THREADS=1 python examples/score_the_banks.py [--rows M]        # a reference of M rows
+    TRUING_DATA=DIR OMP_NUM_THREADS=1 python -m evidence.base_scores [--rows M]        # a reference of M rows
 """
 
 import argparse

@@ -6,7 +6,7 @@ and Hochberg's, batch by batch, and three of the package online-fdr: BatchPRDS; 
 p-value of 1 / (m + 1) and 0 for others; and LORD++ at 6 / pi squared of the level, at which it is valid for a shared
 reference. LORD++ runs on the first 32,000 rows only, because its time grows with the number of refused rows.
 
-    TRUING_DATA=DIR python examples/measure_guarantees.py [--repetitions 3] [--batches 10000]
+    TRUING_DATA=DIR python -m evidence.guarantees [--repetitions 3] [--batches 10000]
 """
 
 import argparse

@@ -3,11 +3,11 @@
 A mixture is drawn at random from a bank of real features: in-distribution rows, rows of one other set, and a reference
 of other in-distribution rows. The problem of each mixture, if any, is known, so each note has a hit rate and a false
 alarm rate. The same mixtures show how often the lower bound on the share of out rows holds, and how close it comes.
-Shifted images need the files of shift_the_camera.py. Banks are read from DIR/banks; the default of DIR is
+Shifted images need the files of evidence/camera.py. Banks are read from DIR/banks; the default of DIR is
 ../shared/data, relative to the repository.
 
-    TRUING_DATA=DIR OMP_NUM_THREADS=1 python examples/measure_notes.py --shifts shifts    # measure and write the page
-    python examples/measure_notes.py                                                      # only write the page
+    TRUING_DATA=DIR OMP_NUM_THREADS=1 python -m evidence.notes --shifts shifts    # measure and write the page
+    python -m evidence.notes                                                      # only write the page
 """
 
 import argparse
@@ -62,7 +62,7 @@ measured on random mixtures of real features with known problems.
 - **Decisions** at 5 % false alarms. The base score is msp for dlr and gen for contrast.
 
 The rules for *nearly all out*, *swapped* and *hurts* were chosen on other draws of the same features, so they may be
-less reliable on other networks and sets. `examples/measure_notes.py` writes this page from `notes.jsonl`."""
+less reliable on other networks and sets. `evidence/notes.py` writes this page from `notes.jsonl`."""
 
 # The notes: a name for each, and a regular expression that matches its text.
 NOTES = {
@@ -320,7 +320,7 @@ def page(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Measure if there are files of shifted images, and write the page from the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shifts", type=Path, help="folder of the files of shift_the_camera.py: measure everything")
+    parser.add_argument("--shifts", type=Path, help="folder of the files of evidence/camera.py: measure everything")
     shifts, stored = parser.parse_args().shifts, RESULTS / "notes.jsonl"
     if shifts is not None:
         with stored.open("w") as file:

@@ -4,7 +4,7 @@ First, the out-of-distribution rows are a tenth of the rows, with each column sh
 out-of-distribution, at 10 and 30 % of the rows; half of the other rows is the reference. All numbers are AUROC in per
 cent, means over five random splits, all classes and both shares.
 
-Run it with `python examples/measure_features_alone.py`.
+Run it with `python -m evidence.features_alone`.
 """
 
 import warnings

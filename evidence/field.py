@@ -9,9 +9,9 @@ as is usual with AdaDetect. Banks are read from DIR/banks; DIR is ../shared/data
 
     pip install -e '.[networks]' pyod pulearn fcnd && pip install --no-deps pytorch-ood  # torchvision is not needed
     export TRUING_DATA=DIR OMP_NUM_THREADS=1
-    python examples/compare_with_the_field.py --json docs/results/field.jsonl                # missing rows
-    python examples/compare_with_the_field.py --json docs/results/field.jsonl --only truing  # again
-    python examples/compare_with_the_field.py --json docs/results/field.jsonl --page docs/results/field*.md
+    python -m evidence.field --json docs/results/field.jsonl                # missing rows
+    python -m evidence.field --json docs/results/field.jsonl --only truing  # again
+    python -m evidence.field --json docs/results/field.jsonl --page docs/results/field*.md
 """
 
 import argparse

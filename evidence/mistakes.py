@@ -8,9 +8,9 @@ tried with two references: training rows, which is a mistake, and held-out rows.
 
 Third, the methods are compared with small references, on the tables with at least three classes.
 
-    TRUING_TABLES=DIR python examples/measure_mistakes.py
+    TRUING_TABLES=DIR python -m evidence.mistakes
 
-TRUING_TABLES holds data sets of the KEEL repository, see `measure_summary.py`. The script writes
+TRUING_TABLES holds data sets of the KEEL repository, see `evidence/summary.py`. The script writes
 docs/results/mistakes.jsonl and docs/results/mistakes.md.
 """
 
@@ -32,8 +32,9 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 import truing
-from measure_summary import RESULTS, commit, read_keel
 from truing.sklearn import MEMORISED_REFERENCE, TruedDetector
+
+from .summary import RESULTS, commit, read_keel
 
 SEEDS = 10
 SPLITS = 3
@@ -226,7 +227,7 @@ and {splits} splits. At most half of the rows to decide are out-of-distribution.
 | ---: | ---: | ---: | ---: |
 {sizes}
 
-`python examples/measure_mistakes.py` writes this page and `mistakes.jsonl`, whose rows name the commit.
+`python -m evidence.mistakes` writes this page and `mistakes.jsonl`, whose rows name the commit.
 """
 
 

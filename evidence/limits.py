@@ -3,8 +3,8 @@
 The rows come with truing: CIFAR-10 images (in-distribution) and textures (out) through ResNet-56. Each number is a mean
 over random draws of reference and test rows. The text rows need the features of CLINC150 in DIR/banks.
 
-    TRUING_DATA=DIR python examples/measure_limits.py -o docs/results/limits.jsonl
-    python examples/measure_limits.py --table docs/results/limits.jsonl
+    TRUING_DATA=DIR python -m evidence.limits -o docs/results/limits.jsonl
+    python -m evidence.limits --table docs/results/limits.jsonl
 """
 
 import argparse

@@ -5,7 +5,7 @@ Both run on in- and out-of-distribution images, and their `trued_score` is compa
 logits that the network returns. Banks, images and weights are read from DIR, by default ../shared/data, relative to
 the repository.
 
-    TRUING_DATA=DIR python examples/measure_export.py
+    TRUING_DATA=DIR python -m evidence.export
 """
 
 import os

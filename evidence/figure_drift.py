@@ -4,8 +4,8 @@ Contrast is fitted once, to rows of CIFAR-10 test and textures (dtd10). The refe
 Textures are 5 % of every stream, before and after the change. For the darkening camera, the images themselves are
 darkened and go through ResNet-56. DIR has the folders `banks`, `images` and `weights`.
 
-    TRUING_DATA=DIR python docs/figures/drift.py --camera FOLDER          # the .svg beside this script, and delays
-    TRUING_DATA=DIR python docs/figures/drift.py --camera FOLDER --png P  # also writes a .png file
+    TRUING_DATA=DIR python -m evidence.figure_drift --camera FOLDER          # the .svg beside this script, and delays
+    TRUING_DATA=DIR python -m evidence.figure_drift --camera FOLDER --png P  # also writes a .png file
 """
 
 import argparse
@@ -24,8 +24,8 @@ from matplotlib import pyplot as plt
 import truing
 from truing.cli.command import run as main
 
-HERE = Path(__file__).parent
-DATA = (HERE.parent.parent / os.environ.get("TRUING_DATA", "../shared/data")).resolve()
+HERE = Path(__file__).parent.parent / "docs" / "figures"
+DATA = (Path(__file__).parent.parent / os.environ.get("TRUING_DATA", "../shared/data")).resolve()
 NETWORK = "cifar10-resnet56"
 ROWS, BATCHES, CHANGE, RATE = 32, 1000, 300, 0.001
 EVERY = 5  # Batches between two points of a line, to keep the file small.
