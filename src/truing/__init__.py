@@ -23,7 +23,7 @@ from .saved import load, save
 from .scores import SCORES, ash, energy, fdbd, gen, gradnorm, kl_uniform, knn, max_logit, msp, nci, scale, vim
 from .scores.shaping import react, react_clip
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 __all__ = [
     "SCORES",

@@ -2,10 +2,10 @@
 
 import subprocess
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 
-PACKAGE = "truing"
+from .. import __version__
+
 _ROOT = Path(__file__).parents[3]
 _MEASURED = ("src", "evidence", "perf", "constraints.txt")  # Folders and files that change measured numbers.
 
@@ -13,7 +13,7 @@ _MEASURED = ("src", "evidence", "perf", "constraints.txt")  # Folders and files 
 @cache
 def code_version() -> dict[str, str | None]:
     """Return truing's version, and the commit of its source (see `commit`)."""
-    return {"version": version(PACKAGE), "commit": commit()}
+    return {"version": __version__, "commit": commit()}
 
 
 @cache

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from fcntl import LOCK_EX, LOCK_NB, flock
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +20,11 @@ from typing import Any
 from .cases import CASES, CONVENTIONS
 from .provenance import FileInfo, network_of
 from .settings import SETTINGS, Setting, setting_of
+
+try:
+    import fcntl
+except ImportError:  # On Windows, nothing prevents two runs from writing the same record at once.
+    fcntl = None  # type: ignore[assignment]
 
 Row = dict[str, Any]
 """One result, with the keys of its JSON object: `case`, `setting` and `conventions`; `outside`, the
@@ -121,11 +125,12 @@ class Record:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Prevent other runs from writing this record inside the `with` block."""
+        """Prevent other runs from writing this record inside the `with` block, if the system supports locks."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab") as file:
             try:
-                flock(file, LOCK_EX | LOCK_NB)
+                if fcntl is not None:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ValueError(f"{self.path} is being written by another run") from None
             yield
