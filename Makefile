@@ -5,7 +5,7 @@ BIN := .venv/bin
 CORE_TESTS := $(filter-out %_docs.py %_examples.py %_perf.py %_onnx.py %_recipes.py %_wheel.py %_site.py,$(wildcard tests/test_*.py)) tests/data tests/regression tests/decisions tests/scores
 LOWEST := numpy==1.26.* scipy==1.11.* threadpoolctl==3.5.* pyarrow==15.*
 
-.PHONY: help demo test test-plain test-slow test-pythons test-lowest check format perf pages docs clean
+.PHONY: help demo test test-plain test-slow test-pythons test-lowest check format results pages perf docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,12 +46,14 @@ format: .venv/dev.stamp  ## format the code, and apply automatic fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-perf: .venv/perf.stamp  ## run the benchmarks, and store their rows in perf/
-	for script in perf/[a-z]*.py; do $(BIN)/python $$script || exit 1; done
+results: .venv/evidence.stamp  ## measure everything that the documentation shows, in about an hour; ARGS=--again starts over
+	$(BIN)/python -m evidence.run $(ARGS)
 
-pages: .venv/bench.stamp  ## make the report, the tables and docs/reproduce.md from the stored rows
-	$(BIN)/truing bench report docs/results/rows -o docs/results/report.html --tables docs/results/tables.md
-	$(BIN)/python -m truing.bench.report.fill docs/reproduce.md.in docs/results/rows docs/reproduce.md
+pages: .venv/evidence.stamp  ## fill the pages of the documentation from the stored rows
+	$(BIN)/python -m evidence.pages
+
+perf: .venv/evidence.stamp  ## run the benchmarks alone, on a quiet machine
+	$(BIN)/python -m perf
 
 docs: .venv/docs.stamp  ## build the documentation site in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
@@ -62,6 +64,13 @@ clean:  ## remove build outputs
 .venv/%.stamp: pyproject.toml constraints.txt src/truing/_kernels/compiled.c
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[$*]"
+	touch $@
+
+# pytorch-ood asks for torchvision, which no detector here uses.
+.venv/evidence.stamp: pyproject.toml constraints.txt src/truing/_kernels/compiled.c
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[evidence]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps pytorch-ood
 	touch $@
 
 # The clients of the service need other versions of packages than truing, so they have their own environment.

@@ -41,14 +41,18 @@ class Experiment:
         parser.add_argument("--pages", action="store_true", help="only fill the pages from the stored rows")
         if not parser.parse_args().pages:
             write(self.stored, self.measured())
-        for page in self.pages:
-            path = ROOT / page
-            path.write_text(fill(path.read_text(encoding="utf-8"), self.texts()), encoding="utf-8")
+        self.fill_pages()
 
     def measured(self) -> Iterator[Row]:
         """Yield the measured rows with their origin."""
         for row in self.measure():
             yield {**row, **origin(*self.packages)}
+
+    def fill_pages(self) -> None:
+        """Write the stored rows into the sections of the pages."""
+        for page in self.pages:
+            path = ROOT / page
+            path.write_text(fill(path.read_text(encoding="utf-8"), self.texts()), encoding="utf-8")
 
     def texts(self) -> dict[str, str]:
         """Return the text of every section by its full name."""
