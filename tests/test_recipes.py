@@ -4,10 +4,8 @@ pytorch-ood needs torchvision only for its datasets, and OpenOOD is not on PyPI.
 installed. The recipe for OpenOOD also runs with a stand-in for its base class.
 """
 
-import json
 import runpy
 import sys
-import warnings
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from types import ModuleType
@@ -49,31 +47,6 @@ def test_the_recipe_for_scikit_learn_agrees_with_an_independent_computation(tabl
         assert measured["logistic regression, msp"][0] == pytest.approx(roc_auc_score(is_in, msp), abs=1e-6)
 
 
-def check_page_shows(printed, width):
-    """Check that docs/sklearn.md shows these lines: a title of `width` characters, then numbers."""
-    page = (EXAMPLES.parent / "docs" / "sklearn.md").read_text()
-    first, *lines = printed.splitlines()
-    shown = page.partition(first)[2].splitlines()[1 : len(lines) + 1]
-    assert [line[:width] for line in lines] == [line[:width] for line in shown]
-    numbers = [[[float(cell) for cell in line[width:].split()] for line in text] for text in (lines, shown)]
-    np.testing.assert_allclose(*numbers, atol=2)  # Other versions of the libraries grow other trees.
-
-
-@pytest.mark.slow
-def test_the_page_shows_what_the_recipe_for_scikit_learn_prints(tables, capsys):
-    pytest.importorskip("lightgbm")
-    pytest.importorskip("xgboost")
-    tables["main"]()
-    check_page_shows(capsys.readouterr().out, 36)
-
-
-@pytest.mark.slow
-def test_the_page_shows_the_results_without_a_classifier(capsys):
-    with warnings.catch_warnings():
-        runpy.run_path(str(EXAMPLES / "evidence/features_alone.py"))["main"]()
-    check_page_shows(capsys.readouterr().out, 44)
-
-
 @pytest.mark.parametrize("library", ["lightgbm", "xgboost"])
 def test_boosted_trees_of_other_libraries_need_no_wrapper(tables, library):
     pytest.importorskip(library)
@@ -85,17 +58,6 @@ def test_boosted_trees_of_other_libraries_need_no_wrapper(tables, library):
     detector = TruedDetector(classifier=trees).fit(np.concatenate((test, outside)), reference=held_out)
     assert np.mean(detector.predict(test) == -1) < 0.1
     assert np.mean(detector.predict(outside) == -1) > 0.25
-
-
-def test_the_page_of_natural_first_lines_comes_from_its_stored_rows(monkeypatch):
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    example = runpy.run_path(str(EXAMPLES / "evidence/mistakes.py"))
-    rows = [json.loads(line) for line in (example["RESULTS"] / "mistakes.jsonl").read_text().splitlines()]
-    assert (example["RESULTS"] / "mistakes.md").read_text() == example["page"](rows)
-    tables = (EXAMPLES.parent / "docs" / "tables.md").read_text()
-    calls = [row for row in rows if "call" in row and not row["call"].startswith(("no classifier", "`Isolation"))]
-    for line in example["lines_of_calls"](calls):
-        assert line.rpartition(" | ")[0] in tables
 
 
 @pytest.mark.slow

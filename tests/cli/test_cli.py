@@ -12,7 +12,6 @@ import pytest
 import truing
 from truing.cli.command import run as main
 from truing.options import FEWEST_FOR_CONTRAST
-from truing.report import summary
 
 COMMANDS = ["detect", "decide", "learn", "score", "fit", "apply", "merge", "threshold", "evaluate", "export"]
 COMMANDS += ["demo", "bench", "serve"]
@@ -126,13 +125,6 @@ def test_without_a_reference_there_are_ranks_and_no_decisions(folder, capsys):
     columns = columns_of("scores.csv")
     assert list(columns) == ["row", "base", "scores", "rank"]
     assert columns["rank"][int(np.argmin(np.array(columns["scores"], float)))] == "1"
-
-
-@pytest.mark.parametrize("name", ["x.csv", "x.npy", "x.npz", "x.parquet", "x.arrow"])
-def test_every_format_of_results_has_the_same_scores(folder, capsys, name):
-    run(capsys, "detect", "test.npz", "-o", "plain.npy")
-    run(capsys, "detect", "test.npz", "-o", name)
-    assert run(capsys, "threshold", name) == run(capsys, "threshold", "plain.npy")
 
 
 def test_score_first_marks_the_rows_before_any_fit(folder, capsys):
@@ -420,26 +412,9 @@ def test_wrong_input_gets_one_clear_line_and_writes_nothing(folder, capsys, rows
     assert message in error_of(capsys, *arguments.split())
 
 
-@pytest.mark.parametrize(("name", "message"), [("", "file name must not be empty"), ("two\n lines.npz", r"two\n lin")])
-def test_odd_file_names_are_errors_of_one_line(folder, capsys, name, message):
-    assert message in error_of(capsys, "detect", name)
-
-
 def test_an_invalid_number_of_threads_is_an_error(folder, capsys, monkeypatch):
     monkeypatch.setenv("TRUING_THREADS", "abc")
     assert "TRUING_THREADS must be a whole number of threads, got 'abc'" in error_of(capsys, "detect", "test.npz")
-
-
-@pytest.mark.parametrize("count", [1, 12, 5_250_000])
-@pytest.mark.parametrize("reference_rows", [None, 1, 1200])
-def test_the_summary_has_plain_numbers_and_correct_plurals(count, reference_rows):
-    printed = {"rows": count, "dimensions": 1, "base": "msp", "method": "dlr"}
-    printed |= {"fit": {"rank": 1, "explained": 0.5, "fitted_rows": float(count)}, "out_share_at_least": None}
-    printed |= {"reference_rows": reference_rows, "rate": {"accept": 0.9}, "threshold": None}
-    printed |= {"refused": None if reference_rows is None else 1, "output": None, "report": None, "notes": []}
-    text = summary.text(printed)
-    assert f"of {count:,} row{'s' if count > 1 else ''}\n" in text + "\n"
-    assert not re.search(r"\b1 (rows|reference rows|features)\b|\be\+|\d{4}", text)
 
 
 def test_one_row_has_a_fit_of_rank_0(capsys, rows):

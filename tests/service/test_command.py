@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -141,16 +140,6 @@ def test_a_backup_of_a_running_service_can_be_served(tmp_path):
     )
     with serving(tmp_path / "copy", sizes=None) as running:
         assert running.state_rows() == 12
-
-
-def test_a_broken_model_of_the_command_line_is_named_and_the_others_are_served(state, tmp_path):
-    shutil.copytree(state, tmp_path / "state")
-    shutil.copy(tmp_path / "state" / "truing.sqlite3", tmp_path / "state" / "cats.sqlite3")
-    (tmp_path / "state" / "truing.sqlite3").write_bytes(b"no database")
-    with serving(tmp_path / "state") as running:
-        assert "truing cannot be used, truing.sqlite3" in running.start_line
-        assert running.client.get("/v2/models/truing/ready").status_code == 503
-        assert running.state_rows("cats") == 30
 
 
 WRONG = {

@@ -2,7 +2,6 @@
 
 import json
 import math
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ import truing
 from truing.decisions.thresholds import Rate, out_share_at_least
 from truing.service.changes import Contents, applied, calibration, learn, learning
 from truing.service.engine import Answer, Event, Status
-from truing.service.history import COUNTS, LATENCY_EDGES, NOTES, SPANS, STARTS_AFRESH, WINDOW, History
+from truing.service.history import COUNTS, LATENCY_EDGES, SPANS, STARTS_AFRESH, WINDOW, History
 from truing.stream import SolvedState
 
 START = 1_700_000_000.0
@@ -230,30 +229,3 @@ def test_notes_that_differ_only_in_numbers_are_counted_together_and_the_latest_c
         {"text": "other rows", "times": 5, "last": START + 9},
         {"text": text, "times": 4, "last": START + 3},
     ]
-
-
-@pytest.mark.slow
-def test_memory_is_bounded(rng):
-    contents = contents_of(outputs(rng, 5000), method="dlr", drift_alarm=0.01)
-    contents, _ = learned(contents, outputs(rng, 300), START)
-
-    def add_step(history, step):
-        time = START + 10_800 * step  # Every 3 hours.
-        history.record(event(rng, time, rows=50, notes=(f"note {chr(0x4E00 + step)}",)))
-        history.watch(200, 0.01, now=time)
-        sample(history, contents, time)
-
-    add_step(History(), 0)  # The first use imports modules and fills caches.
-    tracemalloc.start()
-    try:
-        history, sizes = History(), []
-        for step in range(1440):
-            add_step(history, step)
-            if step % 720 == 719:
-                sizes.append(tracemalloc.get_traced_memory()[0])
-    finally:
-        tracemalloc.stop()
-    answer = read(history, "90 days", now=START + 10_800 * 1439)
-    assert (len(answer["series"]["times"]), len(answer["notes"])) == (720, NOTES)
-    assert sizes[1] - sizes[0] < 10_000
-    assert sizes[1] < 600_000

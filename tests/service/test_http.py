@@ -8,14 +8,10 @@ import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
-from types import SimpleNamespace
 from urllib.parse import quote
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 from scipy.special import softmax
 
 import truing
@@ -111,24 +107,6 @@ def test_a_request_with_an_id_counts_once_in_its_model_only(service):
     assert (other.status_code, "'only once' was used before for other rows" in other.json()["error"]) == (400, True)
     assert not two.post(batch(7), id="only once").json()["parameters"]["repeated"]
     assert (one.status()["rows"], two.status()["rows"]) == (7, 7)
-
-
-def test_no_change_of_one_model_changes_another(service):
-    bystander, model = Model(service), Model(service)
-    bystander.infer(batch(20))
-    status, scores = bystander.status(), bystander.scores()
-    model.infer(batch(30, seed=1))
-    model.calibrate(batch(40, seed=2))
-    for method, path, body in (
-        ("PUT", "/rate", {"fdr": 0.2}),
-        ("POST", "/snapshots", None),
-        ("POST", "/restore", {"sequence": 1}),
-        ("POST", "/reset", None),
-        ("DELETE", "", None),
-    ):
-        assert model.request(method, path, json=body).status_code == 200
-    assert bystander.status() == status
-    np.testing.assert_array_equal(bystander.scores(), scores)
 
 
 def test_creating_a_model_is_idempotent_and_other_settings_are_a_conflict(service):
@@ -297,18 +275,6 @@ def test_a_reset_forgets_rows_and_ids_and_keeps_the_reference_and_the_rate(servi
     names = ("rows", "rows_learned", "batches", "reference_rows", "rate")
     assert [model.status()[name] for name in names] == [0, 0, 0, 50, {"accept": 0.9}]
     assert not model.post(batch(12), id="x").json()["parameters"]["repeated"]
-
-
-def test_garbage_rows_are_reported_and_not_learned(service):
-    model, detector, garbage = Model(service, method="contrast"), truing.Detector(method="contrast"), batch(200, seed=5)
-    garbage = truing.Outputs(garbage.features * np.float32(1e12), garbage.logits)
-    model.calibrate(batch(900, seed=9))
-    detector.calibrate(batch(900, seed=9))
-    for rows in (batch(100, seed=1), garbage):
-        detector.learn(rows)
-        answer = model.post(rows)
-    assert model.status()["skipped_rows"] == detector.skipped_rows > 0
-    assert f"{detector.skipped_rows}" in answer.json()["parameters"]["notes"]
 
 
 def test_the_protocol_lists_models_and_their_only_version(service):
@@ -482,33 +448,6 @@ def test_the_openapi_document_lists_exactly_the_routes_except_the_files_of_the_p
     files = {("GET", path) for path in open_paths() if not path.startswith("/v2")}
     assert {one for one in operations if one[0] != "PARAMETERS"} == routes - files
     assert service.client.get("/openapi.json").json() == document()
-
-
-@settings(max_examples=15)
-@given(
-    batches=st.lists(
-        arrays(
-            np.float64,
-            st.tuples(st.integers(1, 4), st.just(FEATURES + CLASSES)),
-            elements=st.floats(allow_nan=False, allow_infinity=False)
-            | st.floats(-1e100, 1e100)
-            | st.sampled_from([0.0, -0.0, 5e-324, 1e-160, 1e100, -1e100]),
-        ),
-        min_size=1,
-        max_size=4,
-    )
-)
-def test_numbers_of_any_size_are_learned_and_scored_or_refused(service, batches):
-    model = Model(service)
-    for number, rows in enumerate(batches):
-        before, learn = model.status(), number != 2
-        columns = SimpleNamespace(features=rows[:, :FEATURES], logits=rows[:, FEATURES:])
-        response = model.post(columns, parameters={"learn": learn})
-        assert response.status_code in (200, 400), response.text
-        learned = len(rows) if response.status_code == 200 and learn else 0
-        after = model.status()
-        assert after["rows"] + after["skipped_rows"] == before["rows"] + before["skipped_rows"] + learned
-    assert model.request("DELETE").status_code == 200
 
 
 def test_other_requests_are_answered_while_a_large_one_is_computed(tmp_path):

@@ -2,9 +2,7 @@
 
 import json
 import re
-import shutil
 import socket
-import subprocess
 import threading
 from collections import defaultdict
 from contextlib import ExitStack, contextmanager
@@ -211,24 +209,6 @@ def test_the_top_of_the_page_shows_errors_latency_failures_and_missing_parts(bro
         assert messages == []
 
 
-def test_the_example_for_an_empty_model_sends_valid_rows(browser, server):
-    bash = shutil.which("bash")
-    if bash is None:
-        pytest.skip("needs bash")
-    server.create("one")
-    with opened(browser, server.address) as (page, messages, _):
-        command = text(page, "#command", "curl")
-        assert page.is_visible("#empty")
-        assert not page.is_visible("#charts")
-        done = subprocess.run([bash, "-c", f"curl() {{ cat; }}\n{command}"], capture_output=True, check=True)
-        arrays = {one["name"]: np.reshape(one["data"], one["shape"]) for one in json.loads(done.stdout)["inputs"]}
-        server.models.find("one").running().submit(learning(truing.Outputs(**arrays))).result()
-        assert text(page, "#rows", "[1-9]") == "300"
-        page.wait_for_selector("#scores canvas")
-        assert not page.is_visible("#empty")
-        assert messages == []
-
-
 def test_a_token_is_asked_for_and_kept_until_the_tab_closes(browser, tmp_path):
     with served(tmp_path, token=TOKEN) as server, opened(browser, server.address) as (page, _, requests):
         server.create("one")
@@ -300,42 +280,3 @@ def test_the_page_fits_and_is_readable(browser, tmp_path, width, scheme):
             seen, poor = page.evaluate(POOR_CONTRAST)
             assert seen > 60
             assert poor == messages == []
-
-
-def set_hidden(page, *, is_hidden):
-    """Pretend that the reader leaves the tab or comes back."""
-    page.evaluate(
-        """is_hidden => {
-            Object.defineProperty(document, "hidden", {configurable: true, get: () => is_hidden});
-            document.dispatchEvent(new Event("visibilitychange"));
-        }""",
-        is_hidden,
-    )
-
-
-def requests_within(page, requests, seconds):
-    before = len(requests)
-    page.wait_for_timeout(1000 * seconds)
-    return len(requests) - before
-
-
-def test_the_reader_chooses_the_time_span_and_a_paused_or_hidden_page_sends_no_requests(browser, server):
-    server.create("one")
-    server.learn()
-    with opened(browser, server.address) as (page, messages, requests):
-        text(page, "#numbers-caption", "one line per 5 seconds")
-        page.check("text=12 hours")
-        text(page, "#numbers-caption", "one line per minute")
-        page.click("#pause")
-        assert text(page, "#status", "Paused") == "Paused"
-        assert requests_within(page, requests, 1.5) == 0
-        page.click("#pause")
-        server.learn()
-        assert text(page, "#rows", "800") == "800"
-        set_hidden(page, is_hidden=True)
-        assert requests_within(page, requests, 1.5) == 0
-        for is_hidden in (False, True, False):
-            set_hidden(page, is_hidden=is_hidden)
-        page.wait_for_timeout(500)
-        assert 1 <= requests_within(page, requests, 2) <= 6  # One update per second, with two requests each.
-        assert messages == []

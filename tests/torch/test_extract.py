@@ -116,13 +116,6 @@ def test_autocast_runs_in_half_precision_and_gives_float32(network, images):
     np.testing.assert_allclose(half.logits, full.logits, atol=0.05)
 
 
-def test_no_gradients_are_computed(network, images):
-    seen = []
-    network.register_forward_hook(lambda module, inputs, output: seen.append(output.requires_grad))
-    extract(network, [images])
-    assert seen == [False]
-
-
 def test_a_folder_contains_the_same_outputs(network, images, tmp_path):
     loader = DataLoader(TensorDataset(images, LABELS), batch_size=6)
     held, filed = extract(network, loader), extract(network, loader, into=tmp_path / "outputs")

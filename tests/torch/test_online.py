@@ -55,28 +55,6 @@ def test_the_return_value_of_the_model_is_passed_on(network, batches):
     assert network.conv.weight.grad is not None
 
 
-AROUND = {
-    "a dict": lambda logits: {"logits": logits, "loss": None},
-    "in place": lambda logits: logits.mul_(2),
-}
-
-
-@pytest.mark.parametrize("around", AROUND)
-def test_the_logits_are_the_output_of_the_head(network, batches, around):
-    class Wrapped(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.network = network
-
-        def forward(self, images):
-            return AROUND[around](self.network(images))
-
-    with OnlineModel(Wrapped().eval(), head="network.head.2", detector=truing.Detector()) as online:
-        result = online(batches[0])
-    torch.testing.assert_close(result.logits, network(batches[0]))
-    torch.testing.assert_close(result.returned, AROUND[around](network(batches[0])))
-
-
 def test_closing_removes_the_hooks(network, batches, everything):
     before = everything(network.eval())
     online = OnlineModel(network, detector=truing.Detector())
@@ -157,17 +135,6 @@ def test_threads_may_share_an_online_model(level):
     assert detector.moments.rows == by_hand.moments.rows == THREADS * CALLS * 7
     np.testing.assert_allclose(detector.moments.comoment, by_hand.moments.comoment, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(detector.moments.mean, by_hand.moments.mean, rtol=1e-5)
-
-
-def test_the_repr_of_a_result_counts_the_refused_rows(network, batches):
-    detector = truing.Detector()
-    with OnlineModel(network.eval(), detector=detector, fdr=0.1) as online, torch.no_grad():
-        result = online(batches[0])
-        low, high = result.scores.min(), result.scores.max()
-        assert repr(result) == f"OnlineResult(16 rows: logits 4, scores {low:.4g} to {high:.4g}, no decision)"
-        detector.calibrate(extract(network, batches[1:3]))
-        result = online(batches[3])
-        assert repr(result).endswith(f", {result.decision.is_out.sum()} out)")
 
 
 def calibrated(network, batches):

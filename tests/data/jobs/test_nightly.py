@@ -147,16 +147,6 @@ def test_decisions_do_not_depend_on_the_number_of_parts(night, run, tmp_path):
         np.testing.assert_array_equal(columns["is_out"], result.is_out)
 
 
-def test_the_detector_of_a_table_is_the_detector_of_memory(rows, reference, run, tmp_path):
-    rows.save("rows.npz")
-    reference.save("held.npz")
-    run("detect", "rows.npz", "--reference", "held.npz", "-o", "one.csv", "--save", "one.npz")
-    run("detect", "rows.npz", "--reference", "held.npz", "-o", "many", "--save", "many.npz")
-    one, many = truing.load("one.npz"), truing.load("many.npz")
-    np.testing.assert_array_equal(one.decide(rows, fdr=0.1).scores, many.decide(rows, fdr=0.1).scores)
-    assert run("learn", "one.npz", "rows.npz").startswith("learned    no new parts, 1 part learned before")
-
-
 @pytest.mark.parametrize("method", ["dlr", "contrast"])
 def test_parts_are_learned_as_rows_in_memory_or_not_at_all(rows, reference, tmp_path, method):
     in_memory, of_parts = (truing.Detector("msp", method=method) for _ in range(2))
