@@ -51,8 +51,8 @@ def metrics(name: str, test: Outputs, sets: dict[str, Outputs], given: dict[str,
     scores_in = base_scores(test, name, **given)
     reports = [truing.evaluate(scores_in, base_scores(rows, name, **given)) for rows in sets.values()]
     return {
-        "fpr95": round(100 * float(np.mean([report.fpr95 for report in reports])), 2),
-        "auroc": round(100 * float(np.mean([report.auroc for report in reports])), 2),
+        "fpr95": round(100 * float(np.mean([report.fpr95 for report in reports])), 4),
+        "auroc": round(100 * float(np.mean([report.auroc for report in reports])), 4),
     }
 
 
@@ -65,7 +65,7 @@ def outscored(name: str, test: Outputs, given: dict[str, Any]) -> Row:
         100 * truing.auroc(base_scores(given["reference"], name, **given, leave_out=leave_out), fresh)
         for leave_out in (False, True)
     ]
-    return {"outscores": round(chances[0], 2), "outscores_left_out": round(chances[1], 2)}
+    return {"outscores": round(chances[0], 4), "outscores_left_out": round(chances[1], 4)}
 
 
 def sections(rows: list[Row]) -> dict[str, str]:

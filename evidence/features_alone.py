@@ -50,7 +50,7 @@ def measure() -> Iterator[Row]:
             splits = [mix for split in range(SPLITS) for mix in mixes(data, np.random.default_rng(SEED + split))]
             mean = np.mean([auroc(make(), *mix) for mix in splits])
             about = {"data": data, "seed": SEED, "splits": SPLITS, "out_rows": out_rows, "detector": name}
-            yield about | {"auroc": round(100 * float(mean), 2)}
+            yield about | {"auroc": round(100 * float(mean), 4)}
 
 
 def shuffled(data: str, rng: np.random.Generator) -> Iterator[tuple[Any, Any]]:

@@ -36,7 +36,7 @@ def measure() -> Iterator[Row]:
             scores = scores_of(rows, window)
             report = truing.evaluate(scores[is_after & is_inside], scores[is_after & ~is_inside])
             about = {"data": NETWORK, "seed": SEED, "change": change, "set": name, "window": window}
-            yield about | {"fpr95": round(100 * report.fpr95, 2), "auroc": round(100 * report.auroc, 2)}
+            yield about | {"fpr95": round(100 * report.fpr95, 4), "auroc": round(100 * report.auroc, 4)}
 
 
 def changes() -> Iterator[tuple[str, str, Parts]]:
