@@ -122,7 +122,8 @@ def row_layout(field: Any) -> tuple[np.dtype[Any], tuple[int, ...] | None]:
 
 def _array_dtype(kind: Any) -> np.dtype[Any]:
     """Return the NumPy type of an Arrow type. `to_pandas_dtype` needs pandas in older versions of pyarrow."""
-    return np.dtype(pyarrow.array([], kind).to_numpy(zero_copy_only=False).dtype)
+    dtype: np.dtype[Any] = pyarrow.array([], kind).to_numpy(zero_copy_only=False).dtype
+    return dtype
 
 
 def unpacked_size(file: Any, chosen: Sequence[str]) -> int:
