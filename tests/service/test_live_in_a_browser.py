@@ -5,7 +5,7 @@ import re
 import socket
 import threading
 from collections import defaultdict
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import pairwise
 
 import numpy as np
@@ -156,32 +156,6 @@ def test_rows_arrive_and_the_numbers_and_charts_follow(browser, server):
 PICTURE = "id => document.querySelector(`#${id} canvas`).toDataURL()"
 
 
-def test_the_reader_chooses_a_model_and_the_list_follows_the_server(browser, tmp_path):
-    (tmp_path / "broken.sqlite3").write_bytes(b"not a database")
-    with served(tmp_path) as server:
-        for name, rows in {"one": 100, "two": 200}.items():
-            server.create(name)
-            server.learn(name=name, batches=1, rows=rows)
-        with opened(browser, server.address, viewport={"width": 390, "height": 900}) as (page, messages, _):
-            assert text(page, "#rows", "100") == "100"  # The page shows the first model that is not damaged.
-            text(page, "#models", "200 rows")
-            assert page.locator("#models a").all_inner_texts() == ["broken problem", "one 100 rows", "two 200 rows"]
-            page.click("text=two")
-            assert text(page, "#rows", "200") == "200"
-            assert page.url == f"{server.address}?model=two"
-            assert page.inner_text("#models [aria-current=page]") == "two 200 rows"
-            page.click("text=broken")
-            assert "damaged" in text(page, "#message", "cannot be used")
-            page.go_back()
-            assert text(page, "#name", "two") == "two"
-            server.create("three")
-            text(page, "#models", "three 0 rows")
-            server.models.delete("two")
-            assert "There is no model named “two”" in text(page, "#message", "two")
-            assert page.locator("#models a").all_inner_texts() == ["broken problem", "one 100 rows", "three 0 rows"]
-            assert messages == []
-
-
 def test_the_top_of_the_page_shows_errors_latency_failures_and_missing_parts(browser, server):
     server.create("one")
     server.learn()
@@ -228,29 +202,6 @@ def test_a_token_is_asked_for_and_kept_until_the_tab_closes(browser, tmp_path):
         page.reload()
         assert text(page, "#rows", "[1-9]") == "400"
         assert TOKEN not in "".join(request.url for request in requests)
-
-
-def table_times(page):
-    return set(page.locator("#numbers th").all_inner_texts())
-
-
-def test_a_page_continues_after_the_server_restarts(browser, tmp_path):
-    with ExitStack() as stack:
-        with served(tmp_path) as server:
-            server.create("one")
-            server.learn()
-            page, _, _ = stack.enter_context(opened(browser, server.address))
-            text(page, "#rows", "400")
-            text(page, "#numbers", ":")
-            before = table_times(page)
-        text(page, "#status", "The server does not answer")
-        assert page.inner_text("#rows") == "400"
-        with served(tmp_path, port=int(server.address.rsplit(":")[-1].strip("/"))) as again:
-            text(page, "#status", "Connected")
-            again.learn(batches=1)
-            assert text(page, "#rows", "500") == "500"
-            page.wait_for_function("count => document.querySelectorAll('#numbers tr').length > count", arg=len(before))
-            assert before <= table_times(page)
 
 
 SCHEMES = {"light": "rgb(252, 252, 251)", "dark": "rgb(21, 24, 28)"}
