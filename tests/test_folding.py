@@ -212,21 +212,14 @@ def test_a_folded_detector_scores_and_decides_as_the_detector_does(rows, referen
     [
         ("knn", "knn, which needs a reference"),
         ("vim", "vim, which needs a head and a reference"),
-        ("scale", "needs a head"),
+        ("scale", "scale, which needs a head"),
+        (lambda outputs: outputs.logits[:, 0], "<lambda>, which is not computed from features and logits alone"),
     ],
 )
-def test_a_base_score_that_needs_a_head_or_reference_rows_is_rejected(rows, reference, base, why):
-    head = np.ones((10, 64)), np.zeros(10)
-    fit = truing.fit_contrast(rows, reference, base=base, head=head)
-    with pytest.raises(ValueError, match="must be one of msp, energy, kl_uniform, max_logit, gen, gradnorm to be"):
-        folding_of(fit)
-    with pytest.raises(ValueError, match=why):
-        folding_of(fit)
-
-
-def test_a_base_score_that_is_a_function_is_rejected(rows, reference):
-    fit = truing.fit_contrast(rows, reference, base=lambda outputs: outputs.logits[:, 0])
-    with pytest.raises(ValueError, match=r"got <lambda>, which is not computed from features and logits alone"):
+def test_a_base_score_that_needs_more_than_features_and_logits_is_rejected(rows, reference, base, why):
+    fit = truing.fit_contrast(rows, reference, base=base, head=(np.ones((10, 64)), np.zeros(10)))
+    choices = "msp, energy, kl_uniform, max_logit, gen, gradnorm"
+    with pytest.raises(ValueError, match=f"must be one of {choices} to be exported, got {why}"):
         folding_of(fit)
 
 
@@ -247,16 +240,12 @@ LINEAR = truing.LinearFit(coef=np.ones(3), intercept=0.0, rows=9, rank=3, explai
         (replace(LINEAR, coef=np.full(3, 1e60)), {}, ValueError, "coef must be in float32's range to be exported"),
         (truing.Moments.of(np.ones((2, 1)), np.ones(2)), {}, TypeError, "fit must be a LinearFit, .* got Moments"),
         (truing.Detector(), {}, ValueError, "nothing learned yet"),
+        (truing.detect(truing.sample()[:50], method="none"), {}, ValueError, "must be a Detection that has a fit"),
     ],
 )
 def test_an_error_says_why_a_fit_cannot_be_folded(fit, options, error, message):
     with pytest.raises(error, match=message):
         folding_of(fit, **options)
-
-
-def test_a_detection_without_a_fit_is_rejected(rows):
-    with pytest.raises(ValueError, match="fit must be a Detection that has a fit, got one by the method none"):
-        folding_of(truing.detect(rows, method="none"))
 
 
 def test_a_temperature_outside_the_range_of_float32_is_rejected(rows, reference):

@@ -191,6 +191,10 @@ def test_the_number_is_the_chosen_one_then_the_variable_then_the_cores(monkeypat
     assert 1 <= count() <= cores
     monkeypatch.setenv("TRUING_THREADS", "5")
     assert count() == 5
+    for text in ("0", "two", "-1", "1.5"):
+        monkeypatch.setenv("TRUING_THREADS", text)
+        with pytest.raises((TypeError, ValueError), match="TRUING_THREADS must be"):
+            map_blocks(str, range(10))
     truing.threads(3)
     assert count() == 3
 
@@ -208,10 +212,3 @@ def test_the_number_of_cores_of_a_container_comes_from_its_limit(tmp_path, limit
 def test_an_invalid_number_is_rejected(n, error):
     with pytest.raises(error, match="n must be"):
         truing.threads(n)
-
-
-@pytest.mark.parametrize("text", ["0", "two", "-1", "1.5"])
-def test_an_invalid_variable_is_rejected_by_name(monkeypatch, text):
-    monkeypatch.setenv("TRUING_THREADS", text)
-    with pytest.raises((TypeError, ValueError), match="TRUING_THREADS must be"):
-        map_blocks(str, range(10))

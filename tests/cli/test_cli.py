@@ -11,7 +11,6 @@ import pytest
 
 import truing
 from truing.cli.command import run as main
-from truing.options import FEWEST_FOR_CONTRAST
 
 COMMANDS = ["detect", "decide", "learn", "score", "fit", "apply", "merge", "threshold", "evaluate", "export"]
 COMMANDS += ["demo", "bench", "serve"]
@@ -148,14 +147,6 @@ def test_fit_with_a_reference_is_a_contrast(capsys, rows, reference, method):
     np.testing.assert_array_equal(np.load("trued.npy"), truing.fit_contrast(rows, reference).predict(rows))
 
 
-def test_saved_moments_give_the_fit(folder, capsys):
-    run(capsys, "fit", "test.npz", "--moments", "moments.npz", "-o", "fit.npz")
-    np.testing.assert_array_equal(truing.load("moments.npz").solve().coef, truing.load("fit.npz").coef)
-    shutil.copy("moments.npz", "copy.npz")
-    merge = ["merge", "moments.npz", "copy.npz", "-o", "all.npz"]
-    assert "each file of moments must be given once, got moments.npz and its copy copy.npz" in error_of(capsys, *merge)
-
-
 def test_threshold_and_evaluate_print_the_results_of_the_library(capsys, rows):
     run(capsys, "score", "test.npz", "--base", "energy", "-o", "in.npy")
     run(capsys, "score", "reference.npz", "-o", "out.npy")
@@ -166,13 +157,6 @@ def test_threshold_and_evaluate_print_the_results_of_the_library(capsys, rows):
     printed = run(capsys, "evaluate", "in.npy", "out.npy", "--outputs", "test.npz", "--convention", "paper")
     expected = truing.evaluate(scores_in, scores_out, convention="paper", correct=rows.correct())
     assert json.loads(printed) == json.loads(expected.json())
-
-
-def test_detect_contrasts_with_a_reference_that_is_large_enough(folder, capsys, rng):
-    reference = truing.Outputs(rng.normal(size=(FEWEST_FOR_CONTRAST, 5)), rng.normal(size=(FEWEST_FOR_CONTRAST, 4)))
-    for some, method in ((reference, "contrast"), (reference[1:], "dlr")):
-        some.save("reference.npz")
-        assert json.loads(run(capsys, "detect", "test.npz", *REFERENCE, "--json"))["method"] == method
 
 
 def test_base_scores_use_the_head_and_the_reference(capsys, rows, reference, rng):

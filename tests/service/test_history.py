@@ -188,14 +188,6 @@ def test_densities_show_the_last_rows_and_the_reference_under_the_current_fit(rn
         assert 0.95 <= np.sum(heights * np.diff(density["edges"])) <= 1 + 1e-9
 
 
-@given(st.lists(st.floats(-1e100, 1e100), min_size=1, max_size=50))
-def test_a_density_of_any_scores_is_finite(scores):
-    history = History()
-    history.record(Event("scored", START, rows=len(scores), answer=Answer(np.array(scores), np.array(scores))))
-    density = read(history, now=START)["density"]
-    assert None not in density["edges"] + density["rows"]
-
-
 def test_the_history_shows_the_evidence_of_drift_and_after_an_alarm_the_changes(rng):
     history, contents = History(), contents_of(method="dlr", drift_alarm=0.01)
     sample(history, contents, START)

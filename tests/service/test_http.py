@@ -176,14 +176,6 @@ def test_a_contrast_asks_for_its_reference_and_accepts_another_at_any_time(servi
         check_same(model, detector, batch(40, seed + 2))
 
 
-def test_a_model_without_logits_learns_given_scores(service):
-    model, rows = Model(service, base="given", classes=None), truing.Outputs(batch(40).features, scores=np.arange(40.0))
-    answer = model.infer(rows)
-    np.testing.assert_array_equal(answer["base_scores"], rows.scores)
-    expected = truing.fit_direct(rows.features, rows.scores).predict(rows.features)
-    np.testing.assert_allclose(answer["scores"], expected, rtol=1e-6)
-
-
 def test_moments_contain_all_rows_and_are_merged_once_per_id(service, tmp_path):
     one, two = Model(service, method="dlr"), Model(service, method="dlr")
     assert one.request("GET", "/moments").status_code == 204

@@ -1,4 +1,3 @@
-import io
 import subprocess
 import sys
 from collections import OrderedDict
@@ -150,24 +149,6 @@ def test_an_existing_folder_is_rejected_before_any_work(network, tmp_path):
         extract(network, loader(), into=tmp_path / "link")
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         extract(network, loader(), into=tmp_path / "absent" / "outputs")
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_progress_names_the_head_and_appears_on_terminals_only(network, images, monkeypatch, capsys):
-    extract(network, images.split(8))
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    extract(network, images.split(8), progress=False)
-    assert terminal.getvalue() == ""
-    extract(network, images.split(8))
-    assert "extract, head head.2: 3 of 3 batches, 20 rows" in terminal.getvalue()
-    assert terminal.getvalue().endswith("\n")
-    extract(network, (batch for batch in [images]))
-    assert "head.2: 1 batches, 20 rows" in terminal.getvalue()
 
 
 class Twice(nn.Module):
