@@ -1,13 +1,14 @@
 """The recipes for other libraries run, and agree with truing.
 
-pytorch-ood needs torchvision only for its datasets, so an empty package takes its place. OpenOOD is not on PyPI, so no test
-runs its recipe.
+pytorch-ood needs torchvision only for its datasets, so an empty package takes its place. OpenOOD is not on PyPI, so its
+recipe runs with a stand-in for its base class.
 """
 
 import runpy
 import sys
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -118,3 +119,55 @@ def test_the_recipe_for_pytorch_ood_scores_by_a_detector_and_its_metrics_agree(p
     labels = torch.cat((torch.zeros(500), -torch.ones(300)))
     update = sys.modules["pytorch_ood.metrics"].OODMetrics().update(scores, labels)
     assert float(update.compute()["AUROC"]) == pytest.approx(truing.auroc(expected[:500], expected[500:]), abs=1e-5)
+
+
+class BasePostprocessor:
+    """A stand-in for the class of OpenOOD 1.5."""
+
+    def __init__(self, config):
+        self.config = config
+
+    def setup(self, net, id_loader_dict, ood_loader_dict):
+        pass
+
+
+def test_the_recipe_for_openood_scores_a_loader_by_one_fit(monkeypatch):
+    torch = pytest.importorskip("torch")
+    module = ModuleType("openood.postprocessors")
+    module.BasePostprocessor = BasePostprocessor
+    monkeypatch.setitem(sys.modules, "openood", ModuleType("openood"))
+    monkeypatch.setitem(sys.modules, "openood.postprocessors", module)
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = torch.nn.Linear(64, 10)
+
+        def forward(self, data, return_feature=False):
+            return (self.fc(data), data) if return_feature else self.fc(data)
+
+    def loader(outputs):
+        parts = (outputs[start : start + 400] for start in range(0, len(outputs), 400))
+        for part in parts:
+            labels = torch.zeros(len(part)) if part.labels is None else torch.tensor(part.labels)
+            yield {"data": torch.tensor(np.float32(part.features)), "label": labels}
+
+    torch.manual_seed(0)
+    net = Net()
+    inside, outside = truing.sample("cifar10-test"), truing.sample("svhn")
+    reference = inside[:1000]
+    mix = truing.Outputs(np.concatenate((inside[1000:2000].features, outside[:300].features)))
+    postprocessor = recipe("openood")["TruingPostprocessor"](None)
+    postprocessor.setup(net, {"val": loader(reference)}, {})
+    predicted, scores, labels = postprocessor.inference(net, loader(mix))
+    with torch.no_grad():
+        outputs = [
+            truing.Outputs(part.features.astype(np.float32), net.fc(torch.tensor(np.float32(part.features))))
+            for part in (mix, reference)
+        ]
+    np.testing.assert_allclose(scores, truing.detect(*outputs).scores, atol=1e-4 * np.ptp(scores))
+    np.testing.assert_array_equal(predicted, outputs[0].logits.argmax(axis=1))
+    assert labels.shape == scores.shape
+    classes, confidence = postprocessor.postprocess(net, torch.tensor(np.float32(mix.features)))
+    np.testing.assert_array_equal(classes, predicted)
+    np.testing.assert_allclose(confidence, scores, atol=1e-4 * np.ptp(scores))
