@@ -288,3 +288,17 @@ def test_numpy_alone_can_read_a_file(rows, tmp_path):
         assert (about["truing"], about["kind"], about["members"]) == (6, "fit", ["coef"])
         np.testing.assert_array_equal(loaded["coef"], THINGS["fit"](rows).coef)
     assert set(read_npz(tmp_path / "fit.npz")) == {"about", "coef"}
+
+
+def test_a_flipped_bit_in_the_directory_on_disk_is_a_value_error_or_harmless(rows, tmp_path):
+    content = to_bytes("fit", THINGS["fit"](rows))
+    for place in range(len(content) - 22, len(content)):
+        for bit in range(8):
+            damaged = bytearray(content)
+            damaged[place] ^= 1 << bit
+            (tmp_path / "damaged.npz").write_bytes(damaged)
+            try:
+                loaded = truing.load(tmp_path / "damaged.npz")
+            except ValueError:
+                continue
+            assert to_bytes("fit", loaded) == content

@@ -1,3 +1,4 @@
+import io
 import subprocess
 import sys
 from collections import OrderedDict
@@ -307,3 +308,21 @@ def test_without_torch_the_error_says_what_to_install():
     code = "import sys; sys.modules['torch'] = None; import truing.torch"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "ImportError: truing.torch needs torch: pip install 'truing[torch]'" in done.stderr
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_progress_names_the_head_and_appears_on_terminals_only(network, images, monkeypatch, capsys):
+    extract(network, images.split(8))
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    extract(network, images.split(8), progress=False)
+    assert terminal.getvalue() == ""
+    extract(network, images.split(8))
+    assert "extract, head head.2: 3 of 3 batches, 20 rows" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\n")
+    extract(network, (batch for batch in [images]))
+    assert "head.2: 1 batches, 20 rows" in terminal.getvalue()

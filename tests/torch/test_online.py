@@ -24,6 +24,7 @@ def test_each_batch_is_learned_before_it_is_scored(network, batches):
             by_hand.learn(outputs)
             np.testing.assert_array_equal(result.scores, by_hand.score(outputs))
             assert result.decision is None
+            assert repr(result).endswith(", no decision)")
     assert detector.moments.rows == 96
 
 
@@ -42,6 +43,7 @@ def test_a_calibrated_detector_decides(network, batches, level, method):
             np.testing.assert_array_equal(result.decision.is_out, expected.is_out)
             np.testing.assert_array_equal(result.decision.p_values, expected.p_values)
             assert result.scores is result.decision.scores
+            assert repr(result).endswith(f", {result.decision.is_out.sum()} out)")
 
 
 def test_the_return_value_of_the_model_is_passed_on(network, batches):

@@ -58,6 +58,23 @@ def test_moments_of_several_places_can_be_added_and_subtracted(run):
     np.testing.assert_allclose(truing.load("left.npz").coef, left.solve(components=5).coef, atol=1e-12)
 
 
+def test_scores_of_a_table_are_the_scores_of_one_file(run, rows):
+    run("score", "logs", "--base", "energy", "--temperature", "2", "-o", "base")
+    base = read(sorted(Path("base").glob("*.parquet")))["scores"]
+    np.testing.assert_array_equal(base, truing.energy(rows.logits, 2.0))
+    for outputs in ("logs", "all.npz"):
+        run("fit", outputs, "--reference", "held.npz", "-o", f"{Path(outputs).stem}-fit.npz")
+    run("apply", "logs-fit.npz", "logs", "-o", "trued")
+    run("apply", "all-fit.npz", "all.npz", "-o", "trued.npy")
+    scores = read(sorted(Path("trued").glob("*.parquet")))["scores"]
+    np.testing.assert_array_equal(scores, np.load("trued.npy"))
+    run("apply", "all-fit.npz", "held.npz", "-o", "in.npy")
+    expected = json.loads(truing.evaluate(np.load("in.npy"), scores).json())
+    assert json.loads(run("evaluate", "in.npy", "trued/*.parquet")) == expected
+    threshold = json.loads(run("threshold", "trued", "--accept", "0.9"))["threshold"]
+    assert threshold == truing.threshold_at(scores, accept=0.9)
+
+
 # Commands and the expected message. Each command is split at spaces.
 DETECT, DECIDE = "detect logs --reference held.npz -o x", "--false-alarm 0.05 -o x"
 WRONG = [

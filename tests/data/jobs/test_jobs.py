@@ -12,7 +12,7 @@ import pytest
 
 import truing
 from truing import parts
-from truing.data.jobs.jobs import InProcess
+from truing.data.jobs.jobs import InProcess, digest
 from truing.parts import Table
 
 from .files import contents, read, write_part, written
@@ -210,3 +210,12 @@ def test_memory_does_not_grow_with_the_number_of_rows(tmp_path, method):
         words = [sys.executable, "-c", MEMORY, str(tmp_path / str(count)), str(count), method]
         peak[count] = int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
     assert peak[20] < 1.1 * peak[4]
+
+
+def test_digests_of_jobs_distinguish_nesting_and_types():
+    assert digest([1, 12]) != digest([11, 2])
+    assert digest([[1], [2]]) != digest([[1, 2], []])
+    assert digest(1) != digest("1")
+    assert digest(np.float64(0.5), np.array([1.0])) == digest(0.5, np.array([1.0]))
+    with pytest.raises(TypeError, match="plain values and arrays, got object"):
+        digest(object())
