@@ -10,7 +10,7 @@ import pytest
 import truing
 from truing.cli.command import run as run_command
 
-from .files import contents, written
+from .files import contents, read, written
 
 
 @pytest.fixture
