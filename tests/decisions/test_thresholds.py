@@ -198,6 +198,19 @@ def test_a_reference_of_the_fewest_rows_can_refuse_a_row():
             assert not decide_at(rate, Ranks(np.arange(float(fewest - 1)), np.array([-1.0]))).is_out.any()
 
 
+@pytest.mark.parametrize("levels", [(0.05,), (0.05, 0.25, 0.5)])
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
+def test_the_bound_on_the_out_share_holds_with_95_percent_confidence(share, levels):
+    rng, holds, bounds = np.random.default_rng(0), 0, []
+    for _ in range(500):
+        rows_in, inside = rng.normal(size=150), rng.normal(size=round(100 * (1 - share)))
+        rows = np.concatenate((inside, rng.normal(-2, 1, 100 - len(inside))))
+        bounds.append(out_share_at_least(p_values(rows_in, rows), rows_in=150, levels=levels))
+        holds += bounds[-1] <= share
+    assert holds / 500 >= 0.95 - 3 * np.sqrt(0.95 * 0.05 / 500)
+    assert np.mean(bounds) >= 0.4 * share
+
+
 @given(
     counts=arrays(np.int64, st.integers(1, 40), elements=st.integers(0, 30)),
     levels=st.lists(st.floats(0.01, 1.0), min_size=1, max_size=3),

@@ -164,6 +164,10 @@ def test_shuffled_rows_are_trusted_in_the_same_order(rng, make, shape):
         np.testing.assert_array_equal(other, one)
 
 
+def test_of_rows_with_equal_residuals_the_row_with_the_higher_score_is_trusted_more():
+    assert trust_order(np.ones((3, 1)), [-1.0, 1.0, 0.0]).tolist() == [2, 1, 0]
+
+
 @hard_orders
 @pytest.mark.parametrize("exponent", [-200, -90, 30])
 def test_the_order_of_trust_does_not_depend_on_the_scale_of_scores_and_penalty(rng, make, exponent):
