@@ -21,7 +21,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md")
 CODE_WIDTH = 92  # Characters that fit into a window of 1,280 pixels.
 MOST_LINES = 150
 GENERATED = {"api.md"}
-PAGES_ELSEWHERE = {"index.md", "changelog.md", "contributing.md", "perf.md", "bank.md"}  # See docs/site_hooks.py.
+PAGES_ELSEWHERE = {"index.md", "changelog.md", "contributing.md", "bank.md"}  # See docs/site_hooks.py.
 PAGES_WITH_COMMANDS = ["start.md", "cli.md"]
 
 
