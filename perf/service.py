@@ -149,20 +149,23 @@ def truing_serve(work: Work) -> Iterator[int]:
         options = ["--features", str(work.features), "--classes", str(CLASSES), "--method", work.method]
         options += [] if work.components is None else ["--components", str(work.components)]
         command = [sys.executable, "-m", "truing", "serve", "--state", f"{folder}/state", "--port", "0", *options]
-        process = subprocess.Popen(
-            [*command, "--reference", f"{folder}/reference.npz"],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
-        try:
-            assert process.stdout is not None
-            match = re.search(r"http://\S+:(\d+)", process.stdout.readline())
-            assert match is not None
-            yield int(match[1])
-        finally:
-            process.kill()
-            process.wait()
+        with Path(folder, "log").open("w+") as log:
+            process = subprocess.Popen(
+                [*command, "--reference", f"{folder}/reference.npz"],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+            )
+            try:
+                assert process.stdout is not None
+                match = re.search(r"http://\S+:(\d+)", process.stdout.readline())
+                if match is None:
+                    raise RuntimeError(f"truing serve did not start: {Path(log.name).read_text()}")
+                yield int(match[1])
+            finally:
+                process.kill()
+                process.wait()
 
 
 def reference_of(work: Work) -> Outputs:
