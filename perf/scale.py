@@ -21,7 +21,7 @@ from truing.dask import OnDask, cluster
 
 from ._features import synthetic_outputs
 from ._rows import Row, costs, faster, report, value
-from ._timing import alone, race
+from ._timing import alone, race, spelled
 
 COLUMNS, CLASSES = 128, 10
 WIDTHS = {"features": COLUMNS, "logits": CLASSES}
@@ -66,7 +66,9 @@ def as_rows_grow(folder: Path) -> Iterator[Row]:
         for method in ("dlr", "contrast"):
             work = f"detect by {method}, {rows:,} × {COLUMNS}"
             taken, memory = alone(detected, (table, method), (small, method))
-            yield value(f"memory: {work}", memory, SPARE_BYTES, note=str(taken), limit=LIMITS[method])
+            yield value(
+                f"memory: {work}", memory, SPARE_BYTES, note=f"in {spelled(taken.value, 's')}", limit=LIMITS[method]
+            )
 
 
 def write_part(path: Path, kind: str, rows: int = PART) -> Path:
