@@ -41,7 +41,7 @@ from ._timing import Measure
 
 CONNECTIONS = 16
 TURNS = 3
-SECONDS = 60  # A load that takes longer fails.
+SECONDS = 120  # A load that takes longer fails.
 SLOWEST = 1 / 20
 CLASSES = 10
 REFERENCE_ROWS = 500
