@@ -155,7 +155,7 @@ def sections(rows: list[Row]) -> dict[str, str]:
         "for the reader": readme_table(settings),
         "false alarms": f"{min(alarms):.1f}–{max(alarms):.1f} %",
         "penbased": f"from {penbased['auroc', 'MSP']:.1f} (MSP) to {penbased['auroc', 'truing']:.1f}",
-        "settings": wide_table({", ".join(TITLES[setting]): values for setting, values in settings.items()}),
+        "settings": wide_table({", against ".join(TITLES[setting]): values for setting, values in settings.items()}),
         "sets": wide_table({f"{setting}: {name}": values for (setting, name), values in sets.items()}),
         "splits": f"{max(row['splits'] for row in rows)}",
     }
@@ -187,7 +187,7 @@ def wide_table(entries: dict[str, Row]) -> str:
     for name, values in entries.items():
         shares, areas = (best([values[measure, method] for method in METHODS]) for measure in COMPARED)
         lines.append((name, *shares, f"{values['false_alarms', 'truing']:.1f}", *areas))
-    return table(("", *refused, "false alarms, truing", *auroc), lines, right=7)
+    return table(("data", *refused, "false alarms, truing", *auroc), lines, right=7)
 
 
 def best(values: list[float]) -> list[str]:
