@@ -47,8 +47,10 @@ def fill_page() -> None:
 
 def texts(rows: Rows) -> dict[str, str]:
     """Return the text of every section of the page by its full name."""
-    shown = {title: [row for row in rows if row["script"] in scripts] for title, scripts in TABLES.items()}
-    return {f"perf: {name}": text for name, text in {**counts(rows), **{k: lines(v) for k, v in shown.items()}}.items()}
+    shown = counts(rows)
+    for title, scripts in TABLES.items():
+        shown[title] = lines([row for script in scripts for row in rows if row["script"] == script])
+    return {f"perf: {title}": text for title, text in shown.items()}
 
 
 def counts(rows: Rows) -> dict[str, str]:
