@@ -18,6 +18,8 @@ PAGES = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+    "deploy/README.md": "deploy.md",
     "src/truing/samples/README.md": "bank.md",
 }
 """Pages of the repository outside docs/, and their names on the site."""
