@@ -86,7 +86,7 @@ _MAIN_TABLES = ("cifar", "imagenet", "cifar-detail", "imagenet-detail")
 _IMAGENET = ("ImageNet-1k",)
 _REFERENCE = (
     "Contrast is not the paper’s method. Protocol: in each repeat, a random half of the in-distribution rows is"
-    " the reference. Base scores, DLR and RLR take p-values from the whole reference, and fits include these rows."
+    " the reference. Base scores and DLR take p-values from the whole reference, and fits include these rows."
     " Contrast, knn and vim learn from one half of the reference and take p-values from the other half. The remaining"
     " in-distribution rows and the out-of-distribution set are the test rows. Detected: the share of out rows refused"
     " by p-values at 5 % false alarms. False alarms: the share of in-distribution test rows refused."
@@ -220,7 +220,7 @@ CASES = {
             "With a reference: contrast and other methods on the same rows (contrast is not the paper’s method)",
             ("msp", "energy", "gen", "ash", "knn", "vim"),
             "decide with a reference",
-            ("DLR", "RLR", CONTRAST),
+            ("DLR", CONTRAST),
             has_reference=True,
             has_own_methods=True,
             is_beside_main=True,
@@ -266,7 +266,7 @@ CASES = {
 MAIN = next(case for case in CASES.values() if case.is_main)
 DEMO = (
     *(replace(CASES[name], bases=("msp", "energy")) for name in ("table", "online", "pictures")),
-    replace(CASES["contrast"], bases=("msp", "energy", "gen"), methods=("DLR", CONTRAST)),
+    replace(CASES["contrast"], bases=("msp", "energy", "gen")),
 )
 """The cases of the demo."""
 
