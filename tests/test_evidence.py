@@ -1,6 +1,7 @@
 """Stored rows name their origin, all rows come from one commit, and the pages show the stored rows."""
 
 import importlib
+import re
 import subprocess
 from pathlib import Path
 
@@ -70,6 +71,11 @@ def test_every_marked_section_belongs_to_an_experiment():
     for page in PAGES:
         for match in SECTION.finditer(page.read_text()):
             assert match["name"].split(": ")[0] in known, (page, match["name"])
+
+
+def test_no_line_begins_with_a_section_inside_a_sentence():
+    for page in PAGES:  # Markdown would end the paragraph there.
+        assert not re.search(r"^ *<!-- [^>]*-->.", page.read_text(), re.MULTILINE), page
 
 
 def test_a_row_without_its_origin_is_rejected_and_the_earlier_rows_stay(tmp_path):

@@ -220,26 +220,6 @@ def test_the_pages_of_the_field_show_its_stored_rows(field):
     assert [field["fill"](page, rows) for page in pages] == pages
 
 
-@pytest.mark.slow
-def test_the_page_of_scores_shows_what_its_example_prints():
-    example = vars(importlib.import_module("evidence.base_scores"))
-    page = (EXAMPLES.parent / "docs" / "scores.md").read_text()
-    has_rows = [path.parent for name in example["INSIDE"] for path in example["BANKS"].glob(f"*/{name}.npz")]
-    folders = sorted(folder for folder in has_rows if "imagenet" not in folder.name)
-    if not folders:
-        pytest.skip(f"no feature banks under {example['BANKS']}: set TRUING_DATA")
-    for name in example["NAMES"]:
-        cells = " | ".join(example["means"](example["measure"](folder, name)) for folder in folders)
-        assert re.search(rf"^\| `{name}` \| .*\| {cells} \|", page, re.MULTILINE), (name, cells)
-
-
-def test_the_page_of_notes_shows_its_stored_rows():
-    notes = vars(importlib.import_module("evidence.notes"))
-    rows = [json.loads(line) for line in (notes["RESULTS"] / "notes.jsonl").read_text().splitlines()]
-    assert {row["bank"] for row in rows} == set(notes["INSIDE"])
-    assert (notes["RESULTS"] / "notes.md").read_text() == notes["page"](rows)
-
-
 @pytest.mark.filterwarnings("ignore::truing.TruingWarning")
 def test_every_pattern_of_measure_notes_matches_a_note_of_detect():
     patterns, matched = vars(importlib.import_module("evidence.notes"))["NOTES"], set()

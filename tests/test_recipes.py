@@ -4,10 +4,8 @@ pytorch-ood needs torchvision only for its datasets, and OpenOOD is not on PyPI.
 installed. The recipe for OpenOOD also runs with a stand-in for its base class.
 """
 
-import json
 import runpy
 import sys
-import warnings
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from types import ModuleType
@@ -67,13 +65,6 @@ def test_the_page_shows_what_the_recipe_for_scikit_learn_prints(tables, capsys):
     check_page_shows(capsys.readouterr().out, 36)
 
 
-@pytest.mark.slow
-def test_the_page_shows_the_results_without_a_classifier(capsys):
-    with warnings.catch_warnings():
-        runpy.run_path(str(EXAMPLES / "evidence/features_alone.py"))["main"]()
-    check_page_shows(capsys.readouterr().out, 44)
-
-
 @pytest.mark.parametrize("library", ["lightgbm", "xgboost"])
 def test_boosted_trees_of_other_libraries_need_no_wrapper(tables, library):
     pytest.importorskip(library)
@@ -85,17 +76,6 @@ def test_boosted_trees_of_other_libraries_need_no_wrapper(tables, library):
     detector = TruedDetector(classifier=trees).fit(np.concatenate((test, outside)), reference=held_out)
     assert np.mean(detector.predict(test) == -1) < 0.1
     assert np.mean(detector.predict(outside) == -1) > 0.25
-
-
-def test_the_page_of_natural_first_lines_comes_from_its_stored_rows(monkeypatch):
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    example = runpy.run_path(str(EXAMPLES / "evidence/mistakes.py"))
-    rows = [json.loads(line) for line in (example["RESULTS"] / "mistakes.jsonl").read_text().splitlines()]
-    assert (example["RESULTS"] / "mistakes.md").read_text() == example["page"](rows)
-    tables = (EXAMPLES.parent / "docs" / "tables.md").read_text()
-    calls = [row for row in rows if "call" in row and not row["call"].startswith(("no classifier", "`Isolation"))]
-    for line in example["lines_of_calls"](calls):
-        assert line.rpartition(" | ")[0] in tables
 
 
 @pytest.mark.slow
