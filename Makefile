@@ -5,8 +5,7 @@ BIN := .venv/bin
 CORE_TESTS := $(filter-out %_docs.py %_examples.py %_perf.py %_onnx.py %_recipes.py %_wheel.py %_site.py %_evidence.py %_summary.py,$(wildcard tests/test_*.py)) tests/data tests/regression tests/decisions tests/scores
 LOWEST := numpy==1.26.* scipy==1.11.* threadpoolctl==3.5.* pyarrow==15.*
 
-.PHONY: help demo test test-plain test-slow test-pythons test-lowest test-sanitized check format results pages perf docs
-.PHONY: wheel clean
+.PHONY: help demo test test-plain test-slow test-pythons test-lowest test-sanitized check format results pages perf docs wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,7 +59,7 @@ perf: .venv/evidence.stamp  ## run the benchmarks alone, on a quiet machine
 	$(BIN)/python -m perf
 
 docs: .venv/docs.stamp  ## build the documentation site in site/
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 wheel: .venv-wheel/stamp  ## build the wheel and the sdist of the last commit in dist/, and try them on every Python
 	.ci/wheel
