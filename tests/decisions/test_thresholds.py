@@ -4,7 +4,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import hypergeom
@@ -220,6 +220,7 @@ def test_no_bound_on_the_out_share_is_above_the_share_of_rows_up_to_the_highest_
     assert out_share_of_counts(counts, levels=levels) <= out_share_at_most(counts, levels)
 
 
+@example(counts=np.array([5, 5, *[0] * 7, 5]), level=0.2)
 @given(counts=arrays(np.int64, st.integers(2, 30), elements=st.integers(0, 12)), level=st.floats(0.01, 1.0))
 def test_the_bound_on_the_out_share_agrees_with_the_hypergeometric_distribution(counts, level):
     assume(counts.any())
