@@ -18,6 +18,8 @@ PAGES = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+    "deploy/README.md": "deploy.md",
     "perf/README.md": "perf.md",
     "src/truing/samples/README.md": "bank.md",
 }

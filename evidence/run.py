@@ -37,6 +37,7 @@ class Step:
 
 
 EXPERIMENTS = {  # Longest first, each with the steps that must end before it.
+    "out_share": (),
     "contrast": (),
     "notes": ("camera",),
     "limits": (),

@@ -220,13 +220,6 @@ def test_the_pages_of_the_field_show_its_stored_rows(field):
     assert [field["fill"](page, rows) for page in pages] == pages
 
 
-def test_the_page_of_notes_shows_its_stored_rows():
-    notes = vars(importlib.import_module("evidence.notes"))
-    rows = [json.loads(line) for line in (notes["RESULTS"] / "notes.jsonl").read_text().splitlines()]
-    assert {row["bank"] for row in rows} == set(notes["INSIDE"])
-    assert (notes["RESULTS"] / "notes.md").read_text() == notes["page"](rows)
-
-
 @pytest.mark.filterwarnings("ignore::truing.TruingWarning")
 def test_every_pattern_of_measure_notes_matches_a_note_of_detect():
     patterns, matched = vars(importlib.import_module("evidence.notes"))["NOTES"], set()
