@@ -83,7 +83,7 @@ def test_the_api_page_does_not_repeat_a_shared_description(site):
         assert len(told) == len(set(told)), name
 
 
-@pytest.mark.parametrize("name", ["index", "start", "concepts", "contrast", "api", "gallery", "perf"])
+@pytest.mark.parametrize("name", ["index", "start", "concepts", "contrast", "api", "gallery", "performance"])
 def test_a_page_fits_the_window_and_requests_only_files_of_the_site(browser, site, name):
     asked, shown, cut = [], {}, {}
     page = browser.new_page()
