@@ -5,7 +5,9 @@ import heapq
 import numpy as np
 import pytest
 
+import truing
 from evidence.rivals import auto, nac, oodd, rtl
+from truing import Outputs
 
 torch = pytest.importorskip("torch")
 sklearn_linear = pytest.importorskip("sklearn.linear_model")
@@ -22,7 +24,9 @@ def test_oodd_equals_a_loop_with_a_heap(rng):
     labels, confidence = rng.integers(3, size=40), rng.random(40)
     settings = oodd.Settings(4, 3, 12, batch=16)
 
-    by_class = {name: sorted((i for i in range(40) if labels[i] == name), key=lambda i: -confidence[i]) for name in range(3)}
+    by_class = {
+        name: sorted((i for i in range(40) if labels[i] == name), key=lambda i: -confidence[i]) for name in range(3)
+    }
     kept = [some[place] for place in range(40) for some in by_class.values() if place < len(some)][:20]
     units = [reference[i] / np.linalg.norm(reference[i]) for i in kept]
     heap, expected = [], []
@@ -39,7 +43,12 @@ def test_oodd_equals_a_loop_with_a_heap(rng):
 
 
 def test_the_gradient_of_auto_is_the_gradient_of_its_loss(rng):
-    head, row, memory, classes = rng.normal(size=(4, 6)), rng.normal(size=6), rng.normal(size=(3, 6)), np.array([0, 1, 3])
+    head, row, memory, classes = (
+        rng.normal(size=(4, 6)),
+        rng.normal(size=6),
+        rng.normal(size=(3, 6)),
+        np.array([0, 1, 3]),
+    )
     settings = auto.Settings(margin=5.0)
     weight = torch.tensor(head, requires_grad=True)
     logits, of_memory = weight @ torch.tensor(row), torch.tensor(memory) @ weight.T
@@ -126,3 +135,37 @@ def test_combood_adds_the_log_densities(rng):
     precision = np.linalg.inv(np.cov(columns, rowvar=False) + np.eye(3))
     expected = -3 * np.log(near**2) - np.einsum("ij,jk,ik->i", columns, precision, columns)
     assert combood.combood(reference, reference) == pytest.approx(expected)
+
+
+def test_the_rivals_of_a_split_agree_with_scikit_learn(rng):
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    of_scikit_learn = pytest.importorskip("evidence.field.of_scikit_learn")
+    from evidence.field import of_truing
+    from evidence.field.protocol import Split, pieces
+
+    def outputs(n, shift):
+        features = rng.normal(size=(n, 6)) + shift
+        return Outputs(features, features @ weight.T)
+
+    weight = rng.normal(size=(4, 6))
+    a, b, rest, other = outputs(60, 0), outputs(50, 0), outputs(80, 0), outputs(40, 1)
+    split = Split("made", weight, np.zeros(4), a, b, rest, {"other": other})
+    rivals = {(rival.name, rival.given): rival for rival in (*of_truing.rivals(split), *of_scikit_learn.rivals(split))}
+
+    mix = np.concatenate((rest.features, other.features))
+    base = truing.msp(mix @ weight.T)
+    everything = np.concatenate((a.features, b.features, mix))
+    member = make_pipeline(StandardScaler(), sklearn_linear.LogisticRegression(max_iter=1000))
+    member.fit(everything, np.arange(len(everything)) < 60)
+    expected = {
+        ("msp", "nothing"): (truing.msp(b.logits), base),
+        ("msp + DLR", "mix"): (None, sklearn_linear.LinearRegression().fit(mix, base).predict(mix)),
+        ("LogisticRegression, features", "A, B, mix"): np.split(member.predict_proba(everything)[60:, 1], [50]),
+    }
+    for key, (reference, scores) in expected.items():
+        ((name, own, inside, out),) = pieces(rivals[key], split)
+        assert name == "other"
+        assert np.concatenate((inside, out)) == pytest.approx(scores), key
+        assert own is None if reference is None else own == pytest.approx(reference)

@@ -8,6 +8,6 @@ from ..experiment import Experiment
 from .measuring import PACKAGES, measure
 from .page import sections
 
-EXPERIMENT = Experiment(
-    "field", measure, sections, ("docs/results/field.md", "docs/results/field-tables.md"), tuple(PACKAGES.values())
-)
+RESULTS = "docs/results/"
+PAGES = (f"{RESULTS}field.md", f"{RESULTS}field-tables.md", f"{RESULTS}images.md", "docs/concepts.md")
+EXPERIMENT = Experiment("field", measure, sections, PAGES, PACKAGES)

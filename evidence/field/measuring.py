@@ -21,7 +21,7 @@ MAKERS = {
     "pyod": of_packages.of_pyod,
     "scikit-learn": of_scikit_learn.rivals,
 }
-PACKAGES = {name: name for name in ("scikit-learn", "pytorch-ood", "pulearn", "fcnd", "pyod", "torch")}
+PACKAGES = ("scikit-learn", "torch", "pytorch-ood", "pulearn", "fcnd", "pyod")
 
 
 def measure() -> Iterator[Row]:

@@ -64,8 +64,8 @@ def kinds(run: dict[str, list[Row]]) -> str:
     lines = [["**contrast**", *(numbers(contrast(rows)) for rows in run.values())]]
     for name, given in (("base scores", "nothing"), ("DLR, RLR", "mix"), ("DLR", ALL)):
         lines.append([f"truing's {name}, given {given}", *best_cells(run, given, rival=False)])
-    for given in ("nothing", "A", "A, labels", "mix", "A, labels, mix", ALL):
-        lines.append([f"rivals, given {given}", *best_cells(run, given, rival=True)])
+    givens = ("nothing", "A", "A, labels", "mix", "A, labels, mix", ALL)
+    lines += [[f"rivals, given {given}", *best_cells(run, given, rival=True)] for given in givens]
     return table(["", *(TITLES[bank] for bank in run)], lines)
 
 

@@ -26,8 +26,8 @@ class Settings(NamedTuple):
 def auto(weight: Any, bias: Any, reference: Any, labels: Any, rows: Any, settings: Settings | None = None) -> Any:
     """Return scores (n,) of rows (n, d) in the order of the stream.
 
-    `reference` (m, d) and `labels` (m,) are features and classes of in-distribution rows. They start the memory and give
-    the mean and the standard deviation of the MSP.
+    `reference` (m, d) and `labels` (m,) are features and classes of in-distribution rows. They start the memory and
+    give the mean and the standard deviation of the MSP.
     """
     settings = settings or Settings()
     first = np.column_stack((weight, bias)).astype(np.float64)  # The bias is the weight of a constant feature.

@@ -87,7 +87,10 @@ def lasso(forward: Any, backward: Any, target: Any, penalty: float) -> Any:
         following = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
         ahead = new + (momentum - 1) / following * (new - b)
         b, momentum = new, following
-        if iteration % 10 == 0 and gap(target - forward(b), b, backward, target, penalty) <= TOLERANCE * target @ target:
+        if (
+            iteration % 10 == 0
+            and gap(target - forward(b), b, backward, target, penalty) <= TOLERANCE * target @ target
+        ):
             return b
     raise RuntimeError(f"the lasso did not reach a tolerance of {TOLERANCE} in {LIMIT:,} steps")
 
