@@ -1,84 +1,106 @@
-"""Print the tables of docs/scores.md: every base score on the features of four networks.
+"""Measure every base score on the features of four networks, for docs/scores.md.
 
-Every second in-distribution row of each class is the reference, and the other half is scored. The first table has
-FPR95 / AUROC in per cent, means over the sets without noise. The second table has the probability in per cent that a
-reference row outscores a new in-distribution row, without and with `leave_out`; 50 is correct. Rows are read from
-DIR/banks.
+Every second in-distribution row of each class is the reference, and the other half is scored. A row has FPR95 and AUROC
+in per cent, means over the sets without noise. For scores with a reference, it also has the probability in per cent
+that a reference row outscores a new in-distribution row, without and with `leave_out`; 50 is correct.
 
-    TRUING_DATA=DIR OMP_NUM_THREADS=1 python -m evidence.base_scores [--rows M]        # a reference of M rows
+    TRUING_DATA=DIR python -m evidence.base_scores
 """
 
-import argparse
-import os
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 import truing
+from truing import Outputs
 from truing.scores import NEEDS, base_scores
 
-BANKS = (Path(__file__).parent.parent / os.environ.get("TRUING_DATA", "../shared/data")).resolve() / "banks"
+from . import banks
+from .experiment import Experiment, table
+from .rows import Row
+
 NETWORKS = ("cifar10-resnet56", "cifar10-wrn40-2", "cifar100-resnet14", "imagenet-efficientnet-lite0")
-INSIDE = ("cifar10-test", "cifar100-test", "imagenet-val-5000")
 NAMES = [name for name in truing.SCORES if name != "given"]
+WITH_REFERENCE = [name for name in NAMES if "reference" in NEEDS.get(name, ())]
+SMALL = 200  # Rows of a small reference.
 SEED = 0
 
 
-def rows_of(folder: Path, rows: int | None = None) -> tuple[dict[str, Any], truing.Outputs, dict[str, truing.Outputs]]:
-    """Return the head and the reference, the in-distribution rows to score, and the out-of-distribution sets."""
-    inside = truing.Outputs.load(next(path for name in INSIDE if (path := folder / f"{name}.npz").exists()))
-    by_class = np.argsort(inside.labels, kind="stable")
-    reference, test = inside[np.sort(by_class[::2])], inside[np.sort(by_class[1::2])]
-    if rows is not None:
-        reference = reference[np.random.default_rng(SEED).permutation(len(reference))[:rows]]
-    with np.load(folder / "head.npz") as file:
-        given = {"head": (file["weight"], file["bias"]), "reference": reference}
-    names = sorted(path.stem for path in folder.glob("*.npz") if path.stem not in (*INSIDE, "head"))
-    return given, test, {name: truing.Outputs.load(folder / f"{name}.npz") for name in names if "noise" not in name}
+def measure() -> Iterator[Row]:
+    """Yield one row for each network, size of the reference and base score."""
+    for network in NETWORKS:
+        reference, test = halves(banks.inside(network))
+        few = np.random.default_rng(SEED).permutation(len(reference))[:SMALL]
+        for rows, names in ((reference, NAMES), (reference[few], WITH_REFERENCE)):
+            for name in names:
+                given = {"head": banks.head(network), "reference": rows}
+                about = {"data": network, "seed": SEED, "score": name, "reference": len(rows)}
+                yield about | metrics(name, test, banks.outside(network), given) | outscored(name, test, given)
+        print(network, flush=True)
 
 
-def measure(folder: Path, base: str, rows: int | None = None) -> dict[str, truing.Report]:
-    """Return the report of a score on every set."""
-    given, test, sets = rows_of(folder, rows)
-    scores_in = base_scores(test, base, **given)
-    return {name: truing.evaluate(scores_in, base_scores(out, base, **given)) for name, out in sets.items()}
+def halves(rows: Outputs) -> tuple[Outputs, Outputs]:
+    """Return a reference and test rows: every second row of each class."""
+    by_class = np.argsort(rows.labels, kind="stable")
+    return rows[np.sort(by_class[::2])], rows[np.sort(by_class[1::2])]
 
 
-def means(reports: dict[str, truing.Report]) -> str:
-    """Return the means over the sets."""
-    fpr95, auroc = (np.mean([vars(report)[key] for report in reports.values()]) for key in ("fpr95", "auroc"))
-    return f"{100 * fpr95:.1f} / {100 * auroc:.1f}"
+def metrics(name: str, test: Outputs, sets: dict[str, Outputs], given: dict[str, Any]) -> Row:
+    """Return FPR95 and AUROC in per cent, means over the sets."""
+    scores_in = base_scores(test, name, **given)
+    reports = [truing.evaluate(scores_in, base_scores(rows, name, **given)) for rows in sets.values()]
+    return {
+        "fpr95": round(100 * float(np.mean([report.fpr95 for report in reports])), 4),
+        "auroc": round(100 * float(np.mean([report.auroc for report in reports])), 4),
+    }
 
 
-def outscored(folder: Path, base: str, rows: int | None = None) -> str:
+def outscored(name: str, test: Outputs, given: dict[str, Any]) -> Row:
     """Return the probability that a reference row outscores a new row, without and with `leave_out`."""
-    given, test, _ = rows_of(folder, rows)
-    fresh = base_scores(test, base, **given)
+    if name not in WITH_REFERENCE:
+        return {}
+    fresh = base_scores(test, name, **given)
     chances = [
-        truing.auroc(base_scores(given["reference"], base, **given, leave_out=out), fresh) for out in (False, True)
+        100 * truing.auroc(base_scores(given["reference"], name, **given, leave_out=leave_out), fresh)
+        for leave_out in (False, True)
     ]
-    return " / ".join(f"{100 * chance:.1f}" for chance in chances)
+    return {"outscores": round(chances[0], 4), "outscores_left_out": round(chances[1], 4)}
 
 
-def main() -> None:
-    """Print the tables, with a line for each score and a column for each network."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, help="rows of the reference (default: all)")
-    rows = parser.parse_args().rows
-    folders = [BANKS / network for network in NETWORKS]
-    with_reference = [name for name in NAMES if "reference" in NEEDS.get(name, ())]
-    for names, cell in (
-        (NAMES, lambda folder, name: means(measure(folder, name, rows))),
-        (with_reference, lambda folder, name: outscored(folder, name, rows)),
-    ):
-        print("| score | needs |", " | ".join(folder.name for folder in folders), "|")
-        print("| --- | --- |", " | ".join("---" for _ in folders), "|")
-        for name in names:
-            cells = " | ".join(cell(folder, name) for folder in folders)
-            print(f"| `{name}` | {', '.join(NEEDS.get(name, ()))} | {cells} |", flush=True)
-        print()
+def sections(rows: list[Row]) -> dict[str, str]:
+    """Return the tables of docs/scores.md."""
+    whole = [row for row in rows if row["reference"] != SMALL]
+    small = [row for row in rows if row["reference"] == SMALL]
+    return {
+        "on real features": shown(whole, quality),
+        "small reference": shown(small, quality),
+        "reference": shown([row for row in whole if row["score"] in WITH_REFERENCE], outscoring),
+        "reference, small": shown(small, outscoring),
+    }
 
+
+def shown(rows: list[Row], cell: Callable[[Row], str]) -> str:
+    """Return a table with a line for each score and a column for each network."""
+    cells = {(row["score"], row["data"]): cell(row) for row in rows}
+    names = dict.fromkeys(row["score"] for row in rows)
+    lines = [
+        (f"`{name}`", ", ".join(NEEDS.get(name, ())), *(cells[name, network] for network in NETWORKS)) for name in names
+    ]
+    return table(("score", "needs", *NETWORKS), lines)
+
+
+def quality(row: Row) -> str:
+    """Return FPR95 and AUROC."""
+    return f"{row['fpr95']:.1f} / {row['auroc']:.1f}"
+
+
+def outscoring(row: Row) -> str:
+    """Return the probability that a reference row outscores a new row, without and with `leave_out`."""
+    return f"{row['outscores']:.1f} / {row['outscores_left_out']:.1f}"
+
+
+EXPERIMENT = Experiment("base_scores", measure, sections, pages=("docs/scores.md",))
 
 if __name__ == "__main__":
-    main()
+    EXPERIMENT.main()

@@ -1,11 +1,12 @@
-"""The figures of README.md and docs/contrast.md, drawn from the outputs that come with truing.
+"""Draw the figures of README.md and docs/contrast.md from the outputs that come with truing.
 
-python -m evidence.figure_contrast                 # writes the .svg files next to this script
+The same versions of truing, NumPy and Matplotlib draw the same files, so `git diff` shows what a change of truing does.
+
+    python -m evidence.figure_contrast
 """
 
 import io
 import re
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
@@ -16,7 +17,9 @@ import truing
 from truing.report.figures import dots
 from truing.report.shapes import kernel_density
 
-HERE = Path(__file__).parent.parent / "docs" / "figures"
+from .rows import DOCS
+
+FOLDER = DOCS / "figures"
 REFERENCE, IN, OUT = "#8a8a8a", "#3b86c4", "#e07b1a"
 ROWS_IN, ROWS_OUT, FALSE_ALARM = 5000, 100, 0.05
 SHOWN = 400  # Dots of each kind, to keep the file small.
@@ -96,7 +99,7 @@ def base_and_learned() -> str:
     axis.set_ylabel("learned part")
     figure.legend(loc="outside upper center", ncols=2, frameon=False, handletextpad=0.5)
     file = io.StringIO()
-    figure.savefig(file, format="svg", facecolor="white", metadata={"Date": None})
+    figure.savefig(file, format="svg", facecolor="white", metadata={"Date": None, "Creator": None})
     return re.sub(r"(\d\.\d)\d+", r"\1", file.getvalue())
 
 
@@ -169,11 +172,11 @@ FIGURES = {"contrast-plane": base_and_learned, "contrast-scores": scores_in_and_
 
 
 def main() -> None:
-    """Write the figures."""
+    """Write the figures to docs/figures."""
     mpl.use("Agg")
     with plt.rc_context(STYLE):
         for name, draw in FIGURES.items():
-            (HERE / f"{name}.svg").write_text(draw(), encoding="utf-8")
+            (FOLDER / f"{name}.svg").write_text(draw(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -4,27 +4,17 @@ import importlib
 import json
 import re
 import runpy
-import sys
-from contextlib import redirect_stderr, redirect_stdout
-from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.ensemble import IsolationForest
-from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.linear_model import LinearRegression
 from sklearn.metrics import roc_auc_score
-from sklearn.neighbors import LocalOutlierFactor
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
-from threadpoolctl import threadpool_limits
 
 import truing
 from truing.bench.bank import bank
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-SPLITS = 2
-SLOW_RIVALS = ("LogisticRegressionCV", "HistGradientBoosting", "RandomForest")
 
 
 def run_example(name):
@@ -67,19 +57,6 @@ def test_the_digits_example_agrees_with_scikit_learn(digits, table):
 
 
 # Pages that show stored rows
-
-
-@pytest.mark.slow
-def test_the_page_of_scores_shows_what_its_example_prints():
-    example = vars(importlib.import_module("evidence.base_scores"))
-    page = (EXAMPLES.parent / "docs" / "scores.md").read_text()
-    has_rows = [path.parent for name in example["INSIDE"] for path in example["BANKS"].glob(f"*/{name}.npz")]
-    folders = sorted(folder for folder in has_rows if "imagenet" not in folder.name)
-    if not folders:
-        pytest.skip(f"no feature banks under {example['BANKS']}: set TRUING_DATA")
-    for name in example["NAMES"]:
-        cells = " | ".join(example["means"](example["measure"](folder, name)) for folder in folders)
-        assert re.search(rf"^\| `{name}` \| .*\| {cells} \|", page, re.MULTILINE), (name, cells)
 
 
 def test_the_page_of_notes_shows_its_stored_rows():

@@ -7,7 +7,6 @@ installed. The recipe for OpenOOD also runs with a stand-in for its base class.
 import json
 import runpy
 import sys
-import warnings
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from types import ModuleType
@@ -65,13 +64,6 @@ def test_the_page_shows_what_the_recipe_for_scikit_learn_prints(tables, capsys):
     pytest.importorskip("xgboost")
     tables["main"]()
     check_page_shows(capsys.readouterr().out, 36)
-
-
-@pytest.mark.slow
-def test_the_page_shows_the_results_without_a_classifier(capsys):
-    with warnings.catch_warnings():
-        runpy.run_path(str(EXAMPLES / "evidence/features_alone.py"))["main"]()
-    check_page_shows(capsys.readouterr().out, 44)
 
 
 @pytest.mark.parametrize("library", ["lightgbm", "xgboost"])
