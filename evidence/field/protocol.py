@@ -15,7 +15,7 @@ from .. import banks
 SEED, CONVENTION, FALSE_ALARM = 0, "at-least", 0.05
 METRICS = ("fpr95", "auroc", "detected")
 UNLIMITED = math.inf
-WIDE, COMPONENTS, MORE_COMPONENTS = 256, 64, 128  # Wider features are reduced to principal components (PCs).
+WIDE, COMPONENTS, MORE_COMPONENTS = 512, 64, 128  # Wider features are reduced to principal components (PCs).
 
 
 @dataclass(frozen=True)
