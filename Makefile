@@ -2,13 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # The core is also tested without its extras, and with the oldest supported versions of its dependencies.
-CORE_TESTS := $(filter-out %_docs.py %_examples.py %_perf.py %_onnx.py %_recipes.py %_wheel.py %_site.py,$(wildcard tests/test_*.py)) tests/data tests/regression tests/decisions tests/scores
+CORE_TESTS := $(filter-out %_docs.py %_examples.py %_perf.py %_onnx.py %_recipes.py %_wheel.py %_site.py %_evidence.py %_summary.py,$(wildcard tests/test_*.py)) tests/data tests/regression tests/decisions tests/scores
 LOWEST := numpy==1.26.* scipy==1.11.* threadpoolctl==3.5.* pyarrow==15.*
 
-.PHONY: help demo test test-plain test-slow test-pythons test-lowest check format results pages perf docs clean
+.PHONY: help demo test test-plain test-slow test-pythons test-lowest test-sanitized check format results pages perf docs wheel clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: .venv/bench.stamp  ## install truing, print the table of methods on real features, write truing-demo.html
 	$(BIN)/truing demo -o truing-demo.html
@@ -30,6 +30,9 @@ test-pythons:  ## run the tests of the core on every installed Python from 3.11 
 
 test-lowest:  ## run the tests of the core with the oldest supported dependencies
 	$(MAKE) .venv-core CORE=.venv-lowest
+
+test-sanitized: .venv/dev.stamp  ## test the compiled kernels with the sanitizers of gcc or clang
+	.ci/sanitized
 
 .PHONY: .venv-core
 .venv-core:
@@ -58,8 +61,11 @@ perf: .venv/evidence.stamp  ## run the benchmarks alone, on a quiet machine
 docs: .venv/docs.stamp  ## build the documentation site in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
+wheel: .venv-wheel/stamp  ## build the wheel and the sdist of the last commit in dist/, and try them on every Python
+	.ci/wheel
+
 clean:  ## remove build outputs
-	rm -rf .venv .venv-* build site truing-demo.html src/truing/_kernels/*.so src/*.egg-info
+	rm -rf .venv .venv-* build dist site truing-demo.html src/truing/_kernels/*.so src/*.egg-info
 
 .venv/%.stamp: pyproject.toml constraints.txt src/truing/_kernels/compiled.c
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -77,4 +83,9 @@ clean:  ## remove build outputs
 .venv-clients/stamp: clients.txt
 	test -x .venv-clients/bin/python || $(PYTHON) -m venv .venv-clients
 	.venv-clients/bin/pip install --quiet --constraint clients.txt "tritonclient[grpc,http]" kserve
+	touch $@
+
+.venv-wheel/stamp: constraints.txt
+	test -x .venv-wheel/bin/python || $(PYTHON) -m venv .venv-wheel
+	.venv-wheel/bin/pip install --quiet --constraint constraints.txt auditwheel build twine
 	touch $@

@@ -4,17 +4,14 @@ The image features are those of the ImageNet bank (EfficientNet-Lite0), against 
 large language model are not included, so a frozen random network of two layers widens the 384 sentence features of the
 bank clinc150-minilm, and eight of its columns get the large means and spreads that hidden states of language models
 have. The features are stored in float16. A linear probe, trained on 5,000 sentences, gives the logits.
-
-    TRUING_DATA=DIR python -m evidence.embeddings [--only cost] --json docs/results/embeddings.jsonl
 """
 
-import argparse
-import json
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -28,17 +25,67 @@ from sklearn.preprocessing import StandardScaler
 import truing
 from truing import Outputs
 
-ROOT = Path(__file__).parent.parent
-BANKS = (ROOT / os.environ.get("TRUING_DATA", "../shared/data")).resolve() / "banks"
-BANK, IMAGES = BANKS / "clinc150-minilm", BANKS / "imagenet-efficientnet-lite0"
-HIDDEN, LARGE_COLUMNS, COMPONENTS = 1024, 8, 128
-KINDS = ("quality", "images", "cost")
+from .banks import CLINC150, inside, load, plain
+from .experiment import Experiment, table
+from .rows import Row
+
+IMAGENET = "imagenet-efficientnet-lite0"
+HIDDEN, LARGE_COLUMNS, COMPONENTS, SEED = 1024, 8, 128, 0
 WIDTHS, ROWS = (768, 2048, 4096), (1000, 10_000)
+IMAGE_SETS = {"dtd10": "textures (dtd10)", "scenes": "scenes"}
+
+ALL, SCALED, PRINCIPAL = "all columns", "standardised", f"{COMPONENTS} principal components of the training rows"
+TEXT = {  # The columns and the options of each method, by its title.
+    (ALL, "msp"): {"method": "none", "base": "msp"},
+    (ALL, "gen"): {"method": "none", "base": "gen"},
+    (ALL, "knn, no logits"): {"method": "none", "base": "knn"},
+    (SCALED, "knn, no logits"): {"method": "none", "base": "knn"},
+    (ALL, "msp, DLR"): {"method": "dlr", "base": "msp"},
+    (ALL, "msp, contrast"): {"method": "contrast", "base": "msp"},
+    (ALL, "gen, contrast"): {"method": "contrast", "base": "gen"},
+    (PRINCIPAL, "msp, contrast"): {"method": "contrast", "base": "msp"},
+}
+IMAGES: dict[str, dict[str, Any]] = {
+    "msp": {"method": "none", "base": "msp"},
+    "energy": {"method": "none", "base": "energy"},
+    "gen": {"method": "none", "base": "gen"},
+    "knn, no logits": {"method": "none", "base": "knn"},
+    "energy, DLR": {"method": "dlr", "base": "energy"},
+    "energy, DLR, `components=128`": {"method": "dlr", "base": "energy", "components": 128},
+    "gen, contrast (the default)": {"method": "contrast"},
+    "gen, contrast, `components=128`": {"method": "contrast", "components": 128},
+}
+
+
+def measure() -> Iterator[Row]:
+    """Yield the quality on text and on images, and the cost. Each cost is measured in a new process."""
+    warnings.simplefilter("ignore", truing.TruingWarning)  # On text, DLR hurts; knn needs scaled columns.
+    for width in WIDTHS:
+        yield from text(width)
+    yield from images()
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+        yield from pool.map(cost, *zip(*product(WIDTHS, ROWS), strict=True))
+
+
+def text(width: int) -> Iterator[Row]:
+    """Yield the results for 1,500 test sentences, 1,000 out-of-scope ones, and 3,000 as reference."""
+    bank = {"train": load(CLINC150, "train")[::3], "test": load(CLINC150, "test")[::3]}
+    bank |= {name: load(CLINC150, name) for name in ("val", "oos-test")}
+    wide = {name: widened(outputs.features, width) for name, outputs in bank.items()}
+    train, labels = wide["train"].astype(np.float32), bank["train"].labels
+    probe = make_pipeline(StandardScaler(), LogisticRegression(C=0.001, tol=1e-3)).fit(train, labels)
+    pca = make_pipeline(StandardScaler(), PCA(COMPONENTS, svd_solver="randomized", random_state=SEED)).fit(train)
+    logits = {name: probe.decision_function(features.astype(np.float32)) for name, features in wide.items()}
+    columns = {ALL: wide, SCALED: transformed(probe[0], wide), PRINCIPAL: transformed(pca, wide)}
+    for (kind, title), options in TEXT.items():
+        test, outside, reference = (Outputs(columns[kind][name], logits[name]) for name in ("test", "oos-test", "val"))
+        about = {"kind": "text", "width": width, "columns": kind, "title": title}
+        yield {"data": CLINC150, "seed": SEED, **about, **decided(test, outside, reference, options)}
 
 
 def widened(features: Any, width: int) -> Any:
     """Return features (n, width) in float16."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(SEED)
     columns = features.shape[1]
     first = rng.normal(size=(columns, HIDDEN)).astype(np.float32) / np.sqrt(columns)
     second = rng.normal(size=(HIDDEN, width)).astype(np.float32) / np.sqrt(HIDDEN / 2)
@@ -48,139 +95,82 @@ def widened(features: Any, width: int) -> Any:
     return wide.astype(np.float16)
 
 
-def quality(width: int) -> Iterator[dict[str, Any]]:
-    """Yield AUROC and shares of refused rows: 1,500 test sentences, 1,000 out-of-scope ones, 3,000 as reference."""
-    bank = {"train": Outputs.load(BANK / "train.npz")[::3], "test": Outputs.load(BANK / "test.npz")[::3]}
-    bank |= {name: Outputs.load(BANK / f"{name}.npz") for name in ("val", "oos-test")}
-    wide = {name: widened(outputs.features, width) for name, outputs in bank.items()}
-    probe = make_pipeline(StandardScaler(), LogisticRegression(C=0.001, tol=1e-3))
-    probe.fit(wide["train"].astype(np.float32), bank["train"].labels)
-    pca = make_pipeline(StandardScaler(), PCA(COMPONENTS, svd_solver="randomized", random_state=0))
-    pca.fit(wide["train"].astype(np.float32))
-    logits = {name: probe.decision_function(features.astype(np.float32)) for name, features in wide.items()}
-    reduced = {name: pca.transform(features.astype(np.float32)) for name, features in wide.items()}
-    accuracy = float((probe.classes_[logits["test"].argmax(axis=1)] == bank["test"].labels).mean())
-    scaler = StandardScaler().fit(wide["train"].astype(np.float32))
-    scaled = {name: scaler.transform(features.astype(np.float32)) for name, features in wide.items()}
-    settings = [
-        ("all columns", wide, {"method": "none", "base": "msp"}),
-        ("all columns", wide, {"method": "none", "base": "gen"}),
-        ("all columns", wide, {"method": "none", "base": "knn"}),
-        ("standardised", scaled, {"method": "none", "base": "knn"}),
-        ("all columns", wide, {"method": "dlr", "base": "msp"}),
-        ("all columns", wide, {"method": "contrast", "base": "msp"}),
-        ("all columns", wide, {"method": "contrast", "base": "gen"}),
-        ("PCA", reduced, {"method": "dlr", "base": "msp"}),
-        ("PCA", reduced, {"method": "contrast", "base": "msp"}),
-        ("PCA", reduced, {"method": "contrast", "base": "gen"}),
-    ]
-    for columns, features, options in settings:
-        sets = {name: Outputs(features[name], logits[name]) for name in ("test", "oos-test", "val")}
-        row = decided(sets["test"], sets["oos-test"], sets["val"], **options)
-        yield {"kind": "quality", "width": width, "columns": columns, "accuracy": accuracy, **row}
+def transformed(transformer: Any, features: dict[str, Any]) -> dict[str, Any]:
+    """Return the transformed features of each set."""
+    return {name: transformer.transform(rows.astype(np.float32)) for name, rows in features.items()}
 
 
-def images() -> Iterator[dict[str, Any]]:
-    """Yield AUROC and shares of refused rows: 2,500 ImageNet images, 1,000 other images, 2,500 as reference."""
-    whole = Outputs.load(IMAGES / "imagenet-val-5000.npz")
-    order = np.random.default_rng(0).permutation(len(whole))
+def images() -> Iterator[Row]:
+    """Yield the results for 2,500 ImageNet images, 1,000 other images, and 2,500 as reference."""
+    whole = plain(inside(IMAGENET))
+    order = np.random.default_rng(SEED).permutation(len(whole))
     test, reference = whole[order[:2500]], whole[order[2500:]]
-    for name in ("dtd10", "scenes"):
-        outside = Outputs.load(IMAGES / f"{name}.npz")[:1000]
-        for options in (
-            {"method": "none", "base": "msp"},
-            {"method": "none", "base": "energy"},
-            {"method": "none", "base": "gen"},
-            {"method": "none", "base": "knn"},
-            {"method": "dlr", "base": "energy"},
-            {"method": "dlr", "base": "energy", "components": 128},
-            {"method": "contrast"},
-            {"method": "contrast", "components": 128},
-        ):
-            yield {"kind": "images", "out": name, "width": 1280, **decided(test, outside, reference, **options)}
+    for name in IMAGE_SETS:
+        outside = plain(load(IMAGENET, name))[:1000]
+        for title, options in IMAGES.items():
+            about = {"kind": "images", "out": name, "width": whole.features.shape[1], "title": title}
+            yield {"data": IMAGENET, "seed": SEED, **about, **decided(test, outside, reference, options)}
 
 
-def decided(test: Outputs, outside: Outputs, reference: Outputs, **options: Any) -> dict[str, Any]:
+def decided(test: Outputs, outside: Outputs, reference: Outputs, options: dict[str, Any]) -> Row:
     """Return AUROC, and the shares of refused rows at 5 % false alarms."""
-    rows = Outputs.concatenate([Outputs(each.features, each.logits) for each in (test, outside)])
-    result, n = truing.detect(rows, reference, false_alarm=0.05, **options), len(test)
+    rows, n = Outputs.concatenate([test, outside]), len(test)
+    result = truing.detect(rows, reference, false_alarm=0.05, **options)
     return {
-        **options,
-        "base": result.base,
         "auroc": truing.auroc(result.scores[:n], result.scores[n:]),
         "in_refused": float(result.is_out[:n].mean()),
         "out_refused": float(result.is_out[n:].mean()),
-        "notes": list(result.notes),
     }
 
 
-def cost(width: int, rows: int) -> dict[str, Any]:
+def cost(width: int, rows: int) -> Row:
     """Return processor seconds and peak memory of `detect` by contrast, with 1,000 reference rows."""
-    whole = Outputs.load(BANK / "train.npz")[: rows + 1000]
-    order = np.random.default_rng(0).permutation(len(whole))
+    whole = load(CLINC150, "train")[: rows + 1000]
+    order = np.random.default_rng(SEED).permutation(len(whole))
     outputs = Outputs(widened(whole.features[order], width), whole.logits[order])
     test, reference = outputs[:rows], outputs[rows:]
     truing.detect(test[:300], reference[:300], false_alarm=0.05, components=8)  # Load all libraries.
     Path("/proc/self/clear_refs").write_text("5")  # Reset the peak memory of this process (Linux).
-    before, start = kilobytes("VmHWM"), process_time()
+    before, start = peak_kilobytes(), process_time()
     truing.detect(test, reference, method="contrast", base="msp", false_alarm=0.05)
-    seconds, peak = process_time() - start, kilobytes("VmHWM")
-    size = test.features.nbytes / 1e6
+    seconds, megabytes = process_time() - start, (peak_kilobytes() - before) / 1e3
+    about = {"kind": "cost", "width": width, "rows": rows}
+    return {"data": CLINC150, "seed": SEED, **about, "seconds": seconds, "megabytes": megabytes}
+
+
+def peak_kilobytes() -> int:
+    """Return the peak memory of this process."""
+    peak = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
+    assert peak is not None, "the system does not report the peak memory"
+    return int(peak[1])
+
+
+def sections(rows: list[Row]) -> dict[str, str]:
+    """Return the tables of docs/embeddings.md."""
+    quality = {(row["title"], row.get("columns"), row.get("out", row["width"])): row for row in rows if "title" in row}
+    texts = ([kind, title, *both(quality[title, kind, width] for width in WIDTHS)] for kind, title in TEXT)
+    pictures = ([title, *both(quality[title, None, name] for name in IMAGE_SETS)] for title in IMAGES)
+    costs = [row for row in rows if row["kind"] == "cost"]
+    lines = (
+        [f"{row['width']:,}", f"{row['rows']:,}", f"{row['seconds']:.1f}", f"{row['megabytes']:.0f} MB"]
+        for row in costs
+    )
+    heads = ("columns", "test rows", "seconds", "peak memory beyond the rows")
     return {
-        "kind": "cost",
-        "width": width,
-        "rows": rows,
-        "seconds": seconds,
-        "megabytes": (peak - before) / 1e3,
-        "size": size,
+        "text": table(["features", "method", "768 columns", "2,048", "4,096"], texts, right=len(WIDTHS)),
+        "images": table(["method", *IMAGE_SETS.values()], pictures, right=len(IMAGE_SETS)),
+        "cost": table(heads, lines, right=len(heads)),
+        "machine": costs[0]["machine"].split(",")[0],
     }
 
 
-def kilobytes(name: str) -> int:
-    """Return a number of the status of this process."""
-    return int(re.search(rf"{name}:\s+(\d+)", Path("/proc/self/status").read_text())[1])
+def both(rows: Iterable[Row]) -> Iterator[str]:
+    """Yield the AUROC and the share of refused out rows of each row, in per cent."""
+    for row in rows:
+        yield f"{100 * row['auroc']:.1f} / {100 * row['out_refused']:.1f}"
 
 
-def measured(want: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of the wanted kinds."""
-    if "quality" in want:
-        for width in WIDTHS:
-            yield from quality(width)
-    if "images" in want:
-        yield from images()
-    if "cost" in want:
-        for width in WIDTHS:
-            for rows in ROWS:  # Peak memory is measured per process, so each run has its own process.
-                command = [sys.executable, __file__, "--one", str(width), str(rows)]
-                yield json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)  # noqa: S603
-
-
-def main() -> None:
-    """Measure, print and store."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=KINDS)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--one", type=int, nargs=2, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.one:
-        print(json.dumps(cost(*given.one)))
-        return
-    about = {
-        "commit": subprocess.run(
-            ("git", "describe", "--always", "--dirty"),  # noqa: S607
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-    }
-    lines = []
-    for row in measured([given.only] if given.only else KINDS):
-        lines.append(json.dumps({**row, **about}, ensure_ascii=False))
-        print(lines[-1], flush=True)
-    if given.json:
-        given.json.write_text("\n".join(lines) + "\n")
-
+EXPERIMENT = Experiment("embeddings", measure, sections, ("docs/embeddings.md",), ("scikit-learn",))
 
 if __name__ == "__main__":
-    main()
+    EXPERIMENT.main()

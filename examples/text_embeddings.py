@@ -20,6 +20,11 @@ import truing
 DATA = (Path(__file__).parent.parent / os.environ.get("TRUING_DATA", "../shared/data")).resolve()
 
 
+def new_probe() -> LogisticRegression:
+    """Return the classifier of embeddings."""
+    return LogisticRegression(C=10, max_iter=1000)
+
+
 def main() -> None:
     """Print accuracy, AUROC, and the shares of refused sentences."""
     splits = json.loads((DATA / "text/clinc150.json").read_text())
@@ -29,7 +34,7 @@ def main() -> None:
         for name in ("train", "val", "test", "oos_test")
     }
     intents = {name: [intent for _, intent in splits[name]] for name in features}
-    probe = LogisticRegression(C=10, max_iter=1000).fit(features["train"], intents["train"])
+    probe = new_probe().fit(features["train"], intents["train"])
     print(f"{'accuracy':15} {probe.score(features['test'], intents['test']):6.1%}")
 
     outputs = {name: truing.Outputs(rows, probe.decision_function(rows)) for name, rows in features.items()}

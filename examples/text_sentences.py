@@ -14,7 +14,7 @@ import numpy as np
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import Normalizer
 
 import truing
@@ -23,19 +23,23 @@ from truing.sklearn import TruedDetector
 DATA = (Path(__file__).parent.parent / os.environ.get("TRUING_DATA", "../shared/data")).resolve()
 
 
+def new_classifier() -> Pipeline:
+    """Return the classifier of sentences."""
+    return make_pipeline(
+        TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True),
+        TruncatedSVD(300, random_state=0),
+        Normalizer(),
+        LogisticRegression(C=20, max_iter=1000),
+    )
+
+
 def main() -> None:
     """Print accuracy, AUROC, and the shares of refused sentences."""
     splits = json.loads((DATA / "text/clinc150.json").read_text())
     sentences = {name: np.array([sentence for sentence, _ in rows]) for name, rows in splits.items()}
     intents = {name: [intent for _, intent in rows] for name, rows in splits.items()}
 
-    classifier = make_pipeline(
-        TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True),
-        TruncatedSVD(300, random_state=0),
-        Normalizer(),
-        LogisticRegression(C=20, max_iter=1000),
-    )
-    classifier.fit(sentences["train"], intents["train"])
+    classifier = new_classifier().fit(sentences["train"], intents["train"])
     print(f"{'accuracy':15} {classifier.score(sentences['test'], intents['test']):6.1%}")
 
     rows = np.concatenate((sentences["test"], sentences["oos_test"]))

@@ -96,7 +96,8 @@ def anchors_of(page: Path) -> set[str]:
 
 
 def test_links_between_pages_lead_to_files_and_headings():
-    for page in [*PAGES, *sorted((DOCS / "results").glob("*.md"))]:
+    others = [*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), ROOT / "src" / "truing" / "samples" / "README.md"]
+    for page in {*PAGES, *others, *(DOCS / "results").rglob("*.md")}:
         for link, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", page.read_text()):
             target = page.parent / link if link else page
             assert ":" in link or target.exists(), f"{page.name}: {link}"

@@ -4,6 +4,7 @@ import json
 import sys
 import zipfile
 from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -302,3 +303,23 @@ def test_numpy_alone_can_read_a_file(rows, tmp_path):
         assert (about["truing"], about["kind"], about["members"]) == (6, "fit", ["coef"])
         np.testing.assert_array_equal(loaded["coef"], THINGS["fit"](rows).coef)
     assert set(read_npz(tmp_path / "fit.npz")) == {"about", "coef"}
+
+
+# Written by truing 1.0. Every later 1.x version must read these files, so they never change.
+SAVED_BY_1_0 = Path(__file__).parent / "saved"
+SCORES_BY_1_0 = json.loads((SAVED_BY_1_0 / "scores.json").read_text())
+
+
+@pytest.mark.parametrize("name", SCORES_BY_1_0)
+def test_a_file_of_truing_1_0_is_read_and_scores_as_then(name):
+    sample = truing.sample("svhn")[:5]
+    some = truing.Outputs(sample.features[:, :4], sample.logits[:, :3])
+    value = truing.load(SAVED_BY_1_0 / f"{name}.npz")
+    assert scores_of(value, some) == pytest.approx(SCORES_BY_1_0[name], rel=1e-6)
+
+
+def scores_of(value, rows: truing.Outputs) -> list[float]:
+    if isinstance(value, truing.Detector):
+        return value.score(rows).tolist()
+    fit = value.solve() if isinstance(value, truing.Moments) else value
+    return fit.predict(rows if isinstance(fit, truing.ContrastFit) else rows.features).tolist()

@@ -3,7 +3,10 @@
 import re
 import subprocess
 import sys
+from functools import partial
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import pytest
 
@@ -97,3 +100,38 @@ def test_a_page_fits_the_window_and_requests_only_files_of_the_site(browser, sit
     assert cut == dict.fromkeys(WIDTHS, 0)
     assert pictures
     assert [url for url in asked if not url.startswith((site.as_uri(), "data:", "blob:"))] == []
+
+
+class Silent(SimpleHTTPRequestHandler):
+    """Serves files without a log."""
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def address(site):
+    """Serve the site on this machine, as `python -m http.server -d site` does."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=site)) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_the_search_works_without_another_site(browser, address):
+    page = browser.new_page()
+    refused = []
+
+    def on_request(route):
+        if route.request.url.startswith((address, "data:", "blob:")):
+            route.continue_()
+        else:
+            refused.append(route.request.url)
+            route.abort()
+
+    page.route("**/*", on_request)
+    page.goto(f"{address}/index.html")
+    page.fill("input[name=query]", "benjamini_hochberg")
+    page.wait_for_selector(".md-search-result__item a[href*='api.html']", state="attached")
+    page.close()
+    assert refused == []

@@ -153,9 +153,10 @@ truing.threads(3)
 running = []
 def work(number):
     running.append(number)
+    if number == 30:  # All threads of the pool have started.
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
     time.sleep(0.01)
     running.remove(number)
-threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
     map_blocks(work, range(100_000))
 except KeyboardInterrupt:

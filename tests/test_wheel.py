@@ -93,9 +93,12 @@ def test_the_features_shipped_are_small():
     assert sum(path.stat().st_size for path in files) < LARGEST_BANK
 
 
-def test_the_citation_and_the_project_agree():
+def test_every_file_names_the_version_of_the_project():
     text = (ROOT / "CITATION.cff").read_text()
     assert f"\nversion: {PROJECT['version']}\n" in text
     assert f"\nlicense: {PROJECT['license']}\n" in text
     assert PROJECT["version"] == truing.__version__
+    released = re.search(r"^date-released: (.*)$", text, re.MULTILINE)[1]
+    assert f"\n## {PROJECT['version']} ({released})\n" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"truing:{PROJECT['version']} " in (ROOT / "docs" / "operations.md").read_text()
     assert 'title: "A Simple Test-Time Method for Out-of-Distribution Detection"' in text

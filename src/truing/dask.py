@@ -34,6 +34,8 @@ try:
 except ImportError:
     raise ImportError(f"truing.dask needs the package distributed: {install('dask')}") from None
 
+__all__ = ["ArrayTable", "OnDask"]
+
 # Environment of local workers: one BLAS thread, and malloc settings that keep freed memory for the next block. Dask's
 # defaults return freed memory to the system (2.9 s instead of 1.75 s for 2,000,000 rows of 128 features).
 _ENVIRONMENT = {"OMP_NUM_THREADS": 1, "MALLOC_MMAP_THRESHOLD_": 2**30, "MALLOC_TRIM_THRESHOLD_": 2**30}

@@ -280,6 +280,8 @@ def _build(form: Form, entries: dict[str, Any], path: str) -> Any:
 def _matches(value: Any, hint: Any) -> bool:
     """Return whether a value fits the annotation of a stored field. Every value fits `Any` and type variables."""
     origin, arguments = get_origin(hint), get_args(hint)
+    if hasattr(origin, "__value__"):  # From NumPy 2.5 on, NDArray is a type alias.
+        return _matches(value, origin.__value__[arguments])
     if origin in (Union, UnionType):
         return any(_matches(value, one) for one in arguments)
     if origin is tuple:  # As in tuple[ScoredRows, ...].

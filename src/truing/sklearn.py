@@ -38,6 +38,8 @@ try:
 except ImportError as error:
     raise ImportError(f"truing.sklearn needs scikit-learn 1.6 or newer: {install('sklearn')}") from error
 
+__all__ = ["TruedDetector"]
+
 METHODS = ("auto", "none", "dlr", "rlr", "contrast")
 
 # The default false-alarm rate and, without a reference, the default share of fitted rows that are out.

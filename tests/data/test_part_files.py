@@ -211,8 +211,9 @@ def test_missing_values_are_an_error(tmp_path, ending):
         pyarrow.array([[1.0]] * 3 + [[None]], pyarrow.list_(pyarrow.float64())),
     ):
         write_table(tmp_path / f"x.{ending}", pyarrow.table({"features": column}))
-        # A missing list is reported as a list without a length.
-        message = rf"x\.{ending} .*features must .*(no missing values, got 1|lengths 1, None)"
+        # A missing list is reported as a list without a length, or by pyarrow 15.
+        reasons = r"(features must .*(no missing values, got 1|lengths 1, None)|Expected all lists to be of size=1)"
+        message = rf"x\.{ending} .*{reasons}"
         with pytest.raises(ValueError, match=message):
             list(read_blocks(tmp_path / f"x.{ending}", 3))
 
@@ -422,7 +423,9 @@ def test_a_flipped_bit_is_an_error_or_changes_no_number(tmp_path, layout, where,
     columns = made(20, 3)
     part = write(layout, tmp_path, columns, 7)
     contents = bytearray(part.read_bytes())
-    contents[int(where * len(contents))] ^= 1 << bit
+    # pyarrow (19 and newer) ends the process at some flipped bits of the footer, in `RowGroupMetaData.column`.
+    footer = 8 + int.from_bytes(contents[-8:-4], "little") if "parquet" in layout else 0
+    contents[int(where * (len(contents) - footer))] ^= 1 << bit
     part.write_bytes(contents)
     blocks, error = attempt(lambda: list(read_blocks(part, rows)))
     part.unlink()
@@ -449,7 +452,7 @@ def test_a_file_that_is_cut_while_it_is_read_is_an_error_unless_all_rows_are_in_
             assert ": it is truncated" in error
         return
     assert_equal_columns(concatenated([first, *rest]), columns)
-    assert layout in ("npz deflated by-columns", "parquet bytes")
+    assert layout == "npz deflated by-columns" or layout.startswith("parquet")
 
 
 @pytest.mark.parametrize("layout", ["npz deflated", "parquet plain-lists snappy", "arrow fixed-lists zstd"])

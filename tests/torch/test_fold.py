@@ -250,7 +250,7 @@ def test_folded_real_networks_give_the_scores_of_their_fits(bank):
     example["images_of"].__globals__["PICTURES"] = 20
     (case,) = (case for case in example["CASES"] if case.bank == bank)
     rows = list(example["measured"](case))
-    assert [row.fit for row in rows] == ["DLR", "RLR", "contrast"]
+    assert [row["fit"] for row in rows] == ["DLR", "RLR", "contrast"]
     for row in rows:
-        assert row.onnx < 1e-5
-        assert row.torch < 1e-5
+        assert row["onnx"] < 1e-5
+        assert row["torch"] < 1e-5

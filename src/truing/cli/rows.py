@@ -132,7 +132,7 @@ def _learn_new(args: argparse.Namespace, detector: Detector, learned: dict[str, 
     if not len(new):
         args.wipe_progress()
         return [f"learned    no new parts, {before}"]
-    learning = parts.learn(detector, new, args.progress)
+    learning = parts.learn(detector, new, progress=args.progress)
     write(args.detector, "detector", learning.detector, {"learned": learned | learning.table.stamps_by_path()})
     args.wipe_progress()
     if skipped := sum(learning.table.part_rows) - learning.rows:

@@ -116,8 +116,14 @@ def row_layout(field: Any) -> tuple[np.dtype[Any], tuple[int, ...] | None]:
         return dtype.newbyteorder("="), (field.type.byte_width // dtype.itemsize,)
     kind = stored_as(field.type)
     if not is_list(kind):
-        return np.dtype(kind.to_pandas_dtype()), ()
-    return np.dtype(kind.value_type.to_pandas_dtype()), (kind.list_size,) if is_fixed_size_list(kind) else None
+        return _array_dtype(kind), ()
+    return _array_dtype(kind.value_type), (kind.list_size,) if is_fixed_size_list(kind) else None
+
+
+def _array_dtype(kind: Any) -> np.dtype[Any]:
+    """Return the NumPy type of an Arrow type. `to_pandas_dtype` needs pandas in older versions of pyarrow."""
+    dtype: np.dtype[Any] = pyarrow.array([], kind).to_numpy(zero_copy_only=False).dtype
+    return dtype
 
 
 def unpacked_size(file: Any, chosen: Sequence[str]) -> int:

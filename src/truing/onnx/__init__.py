@@ -7,7 +7,7 @@ try:
 except ImportError as error:
     raise ImportError(f"truing.onnx needs onnxruntime: {install('onnx')}") from error
 
-from .extract import TYPES, extract
+from .extract import extract
 from .fold import folded
 
-__all__ = ["TYPES", "extract", "folded"]
+__all__ = ["extract", "folded"]

@@ -87,7 +87,7 @@ def test_a_sampled_fit_is_least_squares_of_the_rows_with_the_smallest_residuals(
         features if k is None else (features - features.mean(0)) @ np.linalg.svd(features - features.mean(0))[2][:k].T
     )
     design = np.column_stack((of_all, np.full(2000, float(options["intercept"]))))
-    expected = design @ np.linalg.lstsq(design[kept], scores[kept])[0]
+    expected = design @ np.linalg.lstsq(design[kept], scores[kept], rcond=None)[0]
     result = robust(in_parts(features, scores), features, scores, shape, 300)
     np.testing.assert_allclose(result.predict(features), expected, atol=1e-8)
 
@@ -109,7 +109,7 @@ def test_tied_rows_at_the_largest_kept_residual_share_the_remaining_weight(rng):
     for kept in order:
         weights[kept] += 2
     root = np.sqrt(weights)[:, None]
-    expected = np.linalg.lstsq(of_all * root, scores * root[:, 0])[0]
+    expected = np.linalg.lstsq(of_all * root, scores * root[:, 0], rcond=None)[0]
     np.testing.assert_allclose([*split.coef, split.intercept], expected, atol=1e-9)
     shuffled = rng.permutation(2000)
     rows = copies[0][shuffled], copies[1][shuffled]

@@ -198,7 +198,7 @@ class Learning(NamedTuple):
     table: Table
 
 
-def learn(detector: Detector, table: Table, progress: Progress = no_progress) -> Learning:
+def learn(detector: Detector, table: Table, *, progress: Progress = no_progress) -> Learning:
     """Return a detector that has also learned the rows of all parts. The given detector does not change."""
     check_table(table)
     learned = copy(detector)
