@@ -20,7 +20,7 @@ def rivals(split: Split) -> Iterator[Rival]:
     tag, k = components_of(split, COMPONENTS)
     for base in ("msp", "energy"):
         yield Rival(f"{base} + DLR{tag}", "mix", partial(of_mix, truing.fit_direct, base, k), UNLIMITED)
-        yield Rival(f"{base} + RLR{tag}", "mix", partial(of_mix, truing.fit_robust, base, k), UNLIMITED)
+        yield Rival(f"{base} + RLR{tag}", "mix", partial(of_mix, truing.fit_robust, base, k))
         yield Rival(f"{base} + DLR{tag}", "A, B, mix", partial(of_both, base, k), UNLIMITED)
         if k is not None:
             yield Rival(f"{base} + DLR", "mix", partial(of_mix, truing.fit_direct, base, None), UNLIMITED)
