@@ -59,7 +59,7 @@ perf: .venv/evidence.stamp  ## run the benchmarks alone, on a quiet machine
 	$(BIN)/python -m perf
 
 docs: .venv/docs.stamp  ## build the documentation site in site/
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 wheel: .venv-wheel/stamp  ## build the wheel and the sdist of the last commit in dist/, and try them on every Python
 	.ci/wheel

@@ -1,4 +1,4 @@
-"""Docstrings as the API page needs them: doctests set as code, and for each parameter its own type and default."""
+"""Prepare docstrings for the API page: mark doctests as code, and give each parameter its own type and default."""
 
 import re
 from typing import Any
@@ -10,10 +10,10 @@ PARAMETERS = "Parameters\n----------\n"
 
 
 class Docstrings(griffe.Extension):
-    """Mends what the parser of numpydoc leaves of ours."""
+    """Adapts our docstrings to the numpydoc parser."""
 
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Set doctests as code: behind the parameters in a section of examples, else where they stand."""
+        """Mark doctests as code. Doctests after the parameters become a section of examples."""
         if obj.docstring is None:
             return
         text, _, behind = obj.docstring.value.partition(PARAMETERS)
@@ -22,18 +22,19 @@ class Docstrings(griffe.Extension):
         obj.docstring.value = f"{text}{PARAMETERS}{behind}" if behind else text
 
     def on_function(self, *, func: griffe.Function, **_: Any) -> None:
-        """Mend the parameters of a function."""
-        _mend_parameters(func)
+        """Give each parameter of a function its own type and default."""
+        _separate_parameters(func)
 
     def on_class(self, *, cls: griffe.Class, **_: Any) -> None:
-        """Mend the parameters of a class."""
-        _mend_parameters(cls)
+        """Give each parameter of a class its own type and default."""
+        _separate_parameters(cls)
 
 
-def _mend_parameters(obj: griffe.Function | griffe.Class) -> None:
-    """Give names that are described together each its own type and default; what is said of all is said of the first.
+def _separate_parameters(obj: griffe.Function | griffe.Class) -> None:
+    """Give each parameter its own type and default. Describe parameters with one description only once.
 
-    Of a parser they all have the first one's type and default, and each the whole description.
+    For parameters that are documented together, such as `base, temperature`, the parser repeats the type, the default
+    and the description of the first one.
     """
     for section in obj.docstring.parsed if obj.docstring is not None else ():
         if isinstance(section, griffe.DocstringSectionParameters):

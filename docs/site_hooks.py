@@ -18,7 +18,8 @@ PAGES = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
-    "perf/README.md": "perf.md",
+    "SECURITY.md": "security.md",
+    "deploy/README.md": "deploy.md",
     "src/truing/samples/README.md": "bank.md",
 }
 """Pages of the repository outside docs/, and their names on the site."""

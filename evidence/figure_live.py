@@ -1,8 +1,7 @@
-"""The screenshot in docs/monitoring.md: the live page after ten minutes of a stream of sample rows.
+"""Take the screenshot in docs/monitoring.md: the live page after ten minutes of a stream of sample rows.
 
-python -m evidence.figure_live                     # writes live.png beside this script; needs chromium
-
-The stream is simulated: a few batches for each second, and the history gets the time of that second.
+The stream is simulated: a few batches for each second, and the history gets the time of that second. The screenshot
+needs chromium; without it, docs/figures/live.png stays as it is.
 """
 
 import shutil
@@ -28,7 +27,8 @@ from truing.service.history import History
 from truing.service.live import live_routes
 from truing.service.models import Models
 
-HERE = Path(__file__).parent.parent / "docs" / "figures"
+from .rows import DOCS
+
 MODELS = {"camera-1": 0.02, "camera-2": 0.12}  # Share of house numbers in the last minutes of each stream.
 SECONDS, CHANGE = 590, 480  # Length of a stream, and when this share begins.
 PAUSE = range(200, 240)  # No requests arrive in these seconds.
@@ -93,13 +93,16 @@ def screenshot(address: str) -> bytes:
 
 def main() -> None:
     """Write the screenshot, with few colours, to keep the file small."""
+    if shutil.which("chromium") is None:
+        print("skipped: there is no chromium")
+        return
     with TemporaryDirectory() as folder:
         models, end = Models(Path(folder), listeners=lambda name: [EVENTS.append]), time.time() // 5 * 5
         histories = {name: play(models, name, share=share, end=end) for name, share in MODELS.items()}
         with served(models, histories) as address:
             picture = Image.open(BytesIO(screenshot(f"{address}?model={CHOSEN}"))).convert("RGB")
         models.close()
-    picture.quantize(COLOURS, dither=Image.Dither.NONE).save(HERE / "live.png", optimize=True)
+    picture.quantize(COLOURS, dither=Image.Dither.NONE).save(DOCS / "figures" / "live.png", optimize=True)
 
 
 if __name__ == "__main__":

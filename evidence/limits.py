@@ -1,18 +1,12 @@
-"""Measure the error rates of docs/guarantees.md and the losses of docs/limits.md, and store the results.
+"""Measure the error rates of docs/guarantees.md and the losses of docs/limits.md.
 
 The rows come with truing: CIFAR-10 images (in-distribution) and textures (out) through ResNet-56. Each number is a mean
-over random draws of reference and test rows. The text rows need the features of CLINC150 in DIR/banks.
-
-    TRUING_DATA=DIR python -m evidence.limits -o docs/results/limits.jsonl
-    python -m evidence.limits --table docs/results/limits.jsonl
+over random draws of reference and test rows. Text is CLINC150 with MiniLM. The effects of the intercept and of
+principal components are for docs/concepts.md.
 """
 
-import argparse
-import json
-import os
-import subprocess
-from collections.abc import Iterator
-from pathlib import Path
+import warnings
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,12 +14,17 @@ import numpy as np
 import truing
 from truing import Outputs
 
-DATA = (Path(__file__).parent.parent / os.environ.get("TRUING_DATA", "../shared/data")).resolve()
-DRAWS, SPLITS = 200, 10  # Draws of embedded rows, and splits of the reference of text.
+from .banks import CLINC150, inside, load, outside, plain
+from .experiment import Experiment, table
+from .rows import Row
+
+IMAGES, IMAGENET = "cifar10-resnet56", "imagenet-efficientnet-lite0"
+DRAWS, SPLITS, SEED = 200, 10, 29  # Draws of rows, splits of the reference of text, and the seed of the draws.
 FALSE_ALARM, FDR = 0.05, 0.1
 REFERENCE, INSIDE, OUTSIDE, BATCH = 1000, 800, 200, 50  # Rows per draw, and rows per batch of a stream.
-SIZES = (20, 50, 100, 200, 500, 1000, 5000)
+SIZES = (20, 100, 200, 1000, 5000)
 GROUPS, FRAMES = 50, 20  # Groups of a reference, and rows per group.
+COMPONENTS = 64
 METHODS = ("none", "dlr", "contrast")
 LOSSES = (  # Base score, method, and whether there is a reference.
     ("energy", "none", False),
@@ -34,13 +33,44 @@ LOSSES = (  # Base score, method, and whether there is a reference.
     ("energy", "dlr", True),
     ("gen", "contrast", True),
 )
-Row = dict[str, Any]
+TEXT = (
+    ("msp", "none", False),
+    ("energy", "none", False),
+    ("gen", "none", False),
+    ("msp", "dlr", False),
+    ("energy", "dlr", False),
+    ("energy", "dlr", True),
+    ("energy", "rlr", False),
+    ("gen", "contrast", True),
+)
+
+
+def measure() -> Iterator[Row]:
+    """Yield a row for every case and method: means over draws, and the range of nine in ten false-alarm rates.
+
+    Draw k of experiment i has the seed [seed of the row, k, i].
+    """
+    warnings.simplefilter("ignore", truing.TruingWarning)
+    cases: dict[tuple[str, str], list[Row]] = {}
+    for draw in range(DRAWS):
+        for number, case in enumerate((guarantees, groups, sizes, extremes, losses)):
+            for row in case(np.random.default_rng([SEED, draw, number])):
+                cases.setdefault((row.pop("case"), row.pop("method")), []).append(row)
+    for (case, method), rows in cases.items():
+        means = {name: round(float(np.mean([row[name] for row in rows])), 4) for name in rows[0]}
+        if "false_alarms" in means:
+            low, high = np.quantile([row["false_alarms"] for row in rows], (0.05, 0.95))
+            means |= {"low": round(float(low), 4), "high": round(float(high), 4)}
+        yield {"data": IMAGES, "seed": SEED, "case": case, "method": method, "draws": len(rows), **means}
+    yield from text()
+    yield from intercepts()
+    yield from components()
 
 
 def drawn(name: str, rng: np.random.Generator) -> Outputs:
     """Return all rows of an embedded data set in random order, without labels."""
     rows = truing.sample(name)
-    return Outputs(rows.features, rows.logits)[rng.permutation(len(rows))]
+    return plain(rows)[rng.permutation(len(rows))]
 
 
 def rates(is_out: Any) -> Row:
@@ -95,10 +125,10 @@ def groups(rng: np.random.Generator) -> Iterator[Row]:
     reference = frames_of(inside[:GROUPS], inside[5000:])
     test = frames_of(inside[GROUPS : GROUPS + INSIDE], inside[5000:])[::FRAMES]
     labels = np.repeat(np.arange(GROUPS), FRAMES)
-    for method in METHODS:
-        for title, given in (("groups, not passed", None), ("groups, passed", labels)):
-            result = truing.detect(test, reference, method=method, groups=given, false_alarm=FALSE_ALARM)
-            yield {"case": title, "method": method, "false_alarms": result.is_out.mean()}
+    for method, given in (*((method, None) for method in METHODS), ("contrast", labels)):
+        result = truing.detect(test, reference, method=method, groups=given, false_alarm=FALSE_ALARM)
+        title = "groups, not passed" if given is None else "groups, passed"
+        yield {"case": title, "method": method, "false_alarms": result.is_out.mean()}
 
 
 def sizes(rng: np.random.Generator) -> Iterator[Row]:
@@ -136,138 +166,137 @@ def losses(rng: np.random.Generator) -> Iterator[Row]:
         test = Outputs.concatenate([some, out])
         for base, method, with_reference in LOSSES:
             scores = truing.detect(test, reference if with_reference else None, base=base, method=method).scores
-            title = f"{base}, {method}{', reference' if with_reference else ''}"
+            title = titled(base, method, with_reference)
             yield {"case": case, "method": title, "auroc": truing.auroc(scores[: len(some)], scores[len(some) :])}
 
 
+def titled(base: str, method: str, has_reference: bool) -> str:
+    """Return the name of a base score and a method."""
+    return f"{base}, {method}{', reference' if has_reference else ''}"
+
+
 def text() -> Iterator[Row]:
-    """Yield the AUROC of base scores and methods on CLINC150 with MiniLM: its test sets, and its validation set.
+    """Yield false alarms with a reference that was held out, and with 3,000 training rows. Then yield AUROCs.
 
-    Also yield the false alarms with the validation set and with 3,000 training rows as the reference.
+    Contrast is a mean over random halves of the reference, with the seeds 0 to 9.
     """
-    folder = DATA / "banks" / "clinc150-minilm"
     names = ("test", "oos-test", "val", "train")
-    inside, outside, reference, train = (Outputs.load(folder / f"{name}.npz") for name in names)
-    inside, outside, reference, train = (
-        Outputs(rows.features, rows.logits) for rows in (inside, outside, reference, train[::5])
-    )
-    test = Outputs.concatenate([inside, outside])
-    for case, rows in (("text, reference held out", reference), ("text, reference trained on", train)):
+    inside, outside, reference, train = (plain(load(CLINC150, name)) for name in names)
+    test, rows_in = Outputs.concatenate([inside, outside]), len(inside)
+    origin = {"data": CLINC150, "seed": 0}
+    for case, rows in (("text, reference held out", reference), ("text, reference trained on", train[::5])):
         for method in METHODS:
-            result = truing.detect(test, rows, method=method, false_alarm=FALSE_ALARM)
-            is_out = result.is_out
-            shares = {"false_alarms": is_out[: len(inside)].mean(), "detected": is_out[len(inside) :].mean()}
-            yield {"case": case, "method": method, **{name: round(float(share), 4) for name, share in shares.items()}}
-    jobs = [("msp", "none"), ("energy", "none"), ("gen", "none"), ("msp", "dlr"), ("energy", "dlr"), ("energy", "rlr")]
-    for base, method in [*jobs, ("gen", "contrast")]:
-        is_contrast = method == "contrast"
-        results = [
-            truing.detect(
-                test,
-                reference if is_contrast else None,
-                base=base,
-                method=method,
-                rng=np.random.default_rng(split),
-            )
-            for split in range(SPLITS if is_contrast else 1)
-        ]
-        aurocs = [truing.auroc(r.scores[: len(inside)], r.scores[len(inside) :]) for r in results]
-        yield {"case": "text", "method": f"{base}, {method}", "auroc": round(float(np.mean(aurocs)), 5)}
+            is_out = truing.detect(test, rows, method=method, false_alarm=FALSE_ALARM).is_out
+            yield {**origin, "case": case, "method": method, "false_alarms": round(float(is_out[:rows_in].mean()), 4)}
+    for base, method, has_reference in TEXT:
+        aurocs = []
+        for split in range(SPLITS if method == "contrast" else 1):
+            known, rng = reference if has_reference else None, np.random.default_rng(split)
+            scores = truing.detect(test, known, base=base, method=method, rng=rng).scores
+            aurocs.append(truing.auroc(scores[:rows_in], scores[rows_in:]))
+        auroc = round(float(np.mean(aurocs)), 5)
+        yield {**origin, "case": "text", "method": titled(base, method, has_reference), "auroc": auroc}
 
 
-def measure() -> Iterator[Row]:
-    """Yield one row for each case and method: means over draws, and the range of nine in ten false-alarm rates."""
-    cases: dict[tuple[str, str], list[Row]] = {}
-    for draw in range(DRAWS):
-        for number, case in enumerate((guarantees, groups, sizes, extremes, losses)):
-            for row in case(np.random.default_rng([29, draw, number])):
-                cases.setdefault((row.pop("case"), row.pop("method")), []).append(row)
-    for (case, method), rows in cases.items():
-        means = {name: round(float(np.mean([row[name] for row in rows])), 4) for name in rows[0]}
-        if "false_alarms" in means:
-            low, high = np.quantile([row["false_alarms"] for row in rows], (0.05, 0.95))
-            means |= {"low": round(float(low), 4), "high": round(float(high), 4)}
-        yield {"case": case, "method": method, "draws": len(rows), **means}
-    if (DATA / "banks" / "clinc150-minilm").exists():
-        yield from text()
+def intercepts() -> Iterator[Row]:
+    """Yield FPR95 and AUROC of MSP and DLR with and without an intercept, on CIFAR-10 against SVHN."""
+    inside = truing.sample("cifar10-test")
+    rows = Outputs.concatenate([plain(inside), truing.sample("svhn")])
+    scores = {"MSP": truing.msp(rows.logits)}
+    for has_intercept in (False, True):
+        fit = truing.fit_direct(rows.features, scores["MSP"], intercept=has_intercept)
+        scores[f"MSP + DLR, `intercept={has_intercept}`"] = fit.predict(rows.features)
+    for method, values in scores.items():
+        yield {"data": IMAGES, "seed": 0, "case": "intercept", "method": method, **quality(values, len(inside))}
 
 
-def tables(rows: list[Row]) -> dict[str, list[str]]:
-    """Return the tables of docs/guarantees.md and docs/limits.md, in per cent."""
-    stored = {(row["case"], row["method"]): row for row in rows if "case" in row}
+def components() -> Iterator[Row]:
+    """Yield FPR95 and AUROC of energy and DLR on ImageNet with all columns, and with principal components."""
+    rows_in = plain(inside(IMAGENET))
+    for name, rows_out in outside(IMAGENET).items():
+        rows = Outputs.concatenate([rows_in, rows_out])
+        for k in (None, COMPONENTS):
+            fit = truing.fit_direct(rows.features, truing.energy(rows.logits), components=k)
+            method = "all columns" if k is None else f"`components={k}`"
+            measured = quality(fit.predict(rows.features), len(rows_in))
+            yield {"data": IMAGENET, "seed": 0, "case": "components", "method": method, "outside": name, **measured}
 
-    def per_cent(case: str, method: str, *names: str) -> list[str]:
-        values = [stored[case, method].get(name) for name in names]
-        return ["" if value is None else f"{100 * value:.1f}" for value in values]
+
+def quality(scores: Any, rows_in: int) -> Row:
+    """Return the FPR95 and the AUROC of scores, in-distribution rows first."""
+    report = truing.evaluate(scores[:rows_in], scores[rows_in:])
+    return {"fpr95": round(report.fpr95, 4), "auroc": round(report.auroc, 4)}
+
+
+def sections(rows: list[Row]) -> dict[str, str]:
+    """Return the tables of docs/guarantees.md, docs/limits.md and docs/concepts.md, in per cent."""
+
+    def cells(case: str, method: str, *names: str) -> list[str]:
+        chosen = [row for row in rows if (row["case"], row["method"]) == (case, method)]
+        return [f"{100 * np.mean([row[name] for row in chosen]):.1f}" for name in names]
+
+    def lines(case: str, *names: str, code: bool = True) -> Iterable[list[str]]:
+        methods = dict.fromkeys(row["method"] for row in rows if row["case"] == case)
+        return [[f"`{method}`" if code else method, *cells(case, method, *names)] for method in methods]
 
     def rates_of(case: str, method: str) -> list[str]:
-        false_alarms, low, high, detected = per_cent(case, method, "false_alarms", "low", "high", "detected")
-        return [false_alarms, f"{low} – {high}", detected]
+        false_alarms, low, high = cells(case, method, "false_alarms", "low", "high")
+        return [false_alarms, f"{low} – {high}"]
 
     ways = [
-        [f"`{case}`", f"`{method}`", *rates_of(case, method)]
-        for case in ("detect", "decide", "learn_and_decide")
-        for method in METHODS
-        if (case, method) in stored
+        [f"`{case}`", f"`{method}`", *rates_of(case, method), *cells(case, method, "detected")]
+        for case, methods in {"detect": METHODS, "decide": METHODS[1:], "learn_and_decide": METHODS[1:]}.items()
+        for method in methods
     ]
-    discoveries = [[f"`{method}`", *per_cent("fdr", method, "false_discoveries", "detected")] for method in METHODS]
-    of_sizes = [[f"{size:,}", *rates_of(f"reference of {size:,} rows", "auto")] for size in SIZES]
-    of_groups = [
-        [f"`{method}`", "yes" if case == "groups, passed" else "no", *rates_of(case, method)[:2]]
-        for method in METHODS
-        for case in ("groups, not passed", "groups, passed")
-    ]
-    titles = [f"{base}, {method}{', reference' if has else ''}" for base, method, has in LOSSES]
-    of_losses = [
-        [case, *(per_cent(case, title, "auroc")[0] for title in titles)]
-        for case in dict.fromkeys(case for case, title in stored if title == titles[-1])
-    ]
-    of_text = [[title, *per_cent("text", title, "auroc")] for case, title in stored if case == "text"]
-    held_out, trained_on = "text, reference held out", "text, reference trained on"
-    of_references = [
-        [f"`{method}`", *(cell for case in (held_out, trained_on) for cell in per_cent(case, method, "false_alarms"))]
-        for method in METHODS
-    ]
-    extreme = [[f"`{method}`", *per_cent("features × 100", method, "detected")] for method in METHODS]
+    of_sizes = [(f"{size:,}", f"reference of {size:,} rows") for size in SIZES]
+    of_groups = [(method, "no") for method in METHODS] + [("contrast", "yes")]
+    titles = [titled(*loss) for loss in LOSSES]
+    held_out = lines("text, reference held out", "false_alarms")
+    trained_on = lines("text, reference trained on", "false_alarms")
+    heads = ("false alarms", "nine in ten draws", "out rows refused")
     return {
-        "guarantees": [
-            table(("decided by", "method", "false alarms", "nine in ten draws", "out rows refused"), ways),
-            table(("method", "false discoveries", "out rows refused"), discoveries),
-            table(("reference rows", "false alarms", "nine in ten draws", "out rows refused"), of_sizes),
-            table(("method", "groups passed", "false alarms", "nine in ten draws"), of_groups),
-        ],
-        "limits": [
-            table(("rows", "energy", "gen", "energy + DLR", "energy + DLR, with reference", "contrast"), of_losses),
-            table(("score, method", "AUROC"), of_text),
-            table(("method", "reference held out", "reference trained on"), of_references),
-            table(("method", "broken rows refused"), extreme),
-        ],
+        "draws": f"{max(row['draws'] for row in rows if 'draws' in row)}",
+        "rates": table(("decided by", "method", *heads), ways, right=3),
+        "false discoveries": table(
+            ("method", "false discoveries", "out rows refused"), lines("fdr", "false_discoveries", "detected"), right=2
+        ),
+        "sizes": table(
+            ("reference rows", *heads),
+            [[size, *rates_of(case, "auto"), *cells(case, "auto", "detected")] for size, case in of_sizes],
+            right=3,
+        ),
+        "groups": table(
+            ("method", "groups passed", *heads[:2]),
+            [
+                [f"`{method}`", passed, *rates_of(f"groups, {'' if passed == 'yes' else 'not '}passed", method)]
+                for method, passed in of_groups
+            ],
+            right=2,
+        ),
+        "losses": table(
+            ("rows", "energy", "gen", "energy + DLR", "energy + DLR, with reference", "contrast"),
+            [
+                [case, *(cells(case, title, "auroc")[0] for title in titles)]
+                for case in dict.fromkeys(row["case"] for row in rows if row["method"] == titles[-1] and "draws" in row)
+            ],
+            right=5,
+        ),
+        "text": table(("score, method", "AUROC"), lines("text", "auroc", code=False), right=1),
+        "references": table(
+            ("method", "reference held out", "reference trained on"),
+            [[*one, other[1]] for one, other in zip(held_out, trained_on, strict=True)],
+            right=2,
+        ),
+        "broken rows": table(("method", "broken rows refused"), lines("features × 100", "detected"), right=1),
+        "intercept": table(("score", "FPR95", "AUROC"), lines("intercept", "fpr95", "auroc", code=False), right=2),
+        "components": table(
+            ("energy + DLR", "FPR95", "AUROC"), lines("components", "fpr95", "auroc", code=False), right=2
+        ),
     }
 
 
-def table(columns: tuple[str, ...], lines: list[list[str]]) -> str:
-    """Return a Markdown table."""
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (columns, ["---"] * len(columns), *lines))
-
-
-def main() -> None:
-    """Measure and store everything, or print stored results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-o", dest="output", type=Path, help="file to write the results to")
-    parser.add_argument("--table", type=Path, help="file of stored results to print")
-    args = parser.parse_args()
-    if args.table is not None:
-        header, *rows = (json.loads(line) for line in args.table.read_text().splitlines())
-        print(f"commit {header['commit']}")
-        for page, of_page in tables(rows).items():
-            print(f"\n{page}.md", *of_page, sep="\n\n")
-    elif args.output is not None:
-        command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-        header = {"commit": subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()}  # noqa: S603
-        args.output.write_text("".join(json.dumps(row) + "\n" for row in (header, *measure())))
-    else:
-        parser.error("give -o FILE or --table FILE")
-
+PAGES = ("docs/guarantees.md", "docs/limits.md", "docs/concepts.md")
+EXPERIMENT = Experiment("limits", measure, sections, PAGES)
 
 if __name__ == "__main__":
-    main()
+    EXPERIMENT.main()

@@ -7,21 +7,14 @@ held-out and test rows. A quarter of the classes is out-of-distribution and not 
 tried with two references: training rows, which is a mistake, and held-out rows.
 
 Third, the methods are compared with small references, on the tables with at least three classes.
-
-    TRUING_TABLES=DIR python -m evidence.mistakes
-
-TRUING_TABLES holds data sets of the KEEL repository, see `evidence/summary.py`. The script writes
-docs/results/mistakes.jsonl and docs/results/mistakes.md.
 """
 
-import json
-import os
 import warnings
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
+from lightgbm import LGBMClassifier
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from sklearn.ensemble import HistGradientBoostingClassifier, IsolationForest, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
@@ -30,18 +23,22 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
+from xgboost import XGBClassifier
 
 import truing
 from truing.sklearn import MEMORISED_REFERENCE, TruedDetector
 
-from .summary import RESULTS, commit, read_keel
+from .experiment import Experiment, table
+from .inputs import TABLES
+from .rows import Row
+from .summary import read_keel
 
-SEEDS = 10
-SPLITS = 3
+SEEDS = 10  # Splits of the digits.
+SPLITS = 2  # Splits of each table.
 MOST_ROWS = 3000
 SIZES = (40, 60, 100, 150, 200)
 METHODS = ("none", "dlr", "contrast")
-HARM = 15  # the share of refused in-distribution rows, in per cent, that is certainly harmful
+HARM = 0.15  # A share of refused in-distribution rows that is certainly harmful.
 KEEL = ("letter", "magic", "optdigits", "penbased", "phoneme", "pima", "ring", "satimage", "segment", "spambase")
 KEEL += ("texture", "vehicle", "vowel")
 SHIPPED = {"digits": load_digits, "wine": load_wine, "breast cancer": load_breast_cancer}
@@ -54,38 +51,34 @@ CLASSIFIERS: dict[str, Callable[[], Any]] = {
     "LogisticRegression": lambda: make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)),
     "SVC": lambda: make_pipeline(StandardScaler(), SVC()),
     "KNeighbors": lambda: make_pipeline(StandardScaler(), KNeighborsClassifier()),
+    "LightGBM": lambda: LGBMClassifier(n_estimators=50, n_jobs=1, random_state=0, verbose=-1),
+    "XGBoost": lambda: XGBClassifier(n_estimators=50, n_jobs=1),
 }
-try:
-    from lightgbm import LGBMClassifier
-    from xgboost import XGBClassifier
-except ImportError:
-    pass
-else:
-    CLASSIFIERS["LightGBM"] = lambda: LGBMClassifier(n_estimators=50, n_jobs=1, random_state=0, verbose=-1)
-    CLASSIFIERS["XGBoost"] = lambda: XGBClassifier(n_estimators=50, n_jobs=1)
-
-Row = dict[str, Any]
 
 
-def main() -> None:
-    """Measure every table, split and classifier, and write the rows and the page."""
+def measure() -> Iterator[Row]:
+    """Yield the means of every call, and rows for every table, split, and classifier or size of the reference."""
     warnings.simplefilter("ignore")  # MLP stops before it converges.
-    rows = [row for seed in range(SEEDS) for row in called(seed)]
-    rows += [row for name in (*SHIPPED, *KEEL) for split in range(SPLITS) for row in measured(name, split)]
-    rows += [row for name in (*SHIPPED, *KEEL) for split in range(SPLITS) for row in sized(name, split)]
-    origin = {"commit": commit()}
-    (RESULTS / "mistakes.jsonl").write_text("".join(json.dumps(origin | row) + "\n" for row in rows))
-    (RESULTS / "mistakes.md").write_text(page(rows))
+    results = [called(seed) for seed in range(SEEDS)]
+    for call in results[0]:
+        means = {key: round(float(np.mean([result[call][key] for result in results])), 4) for key in results[0][call]}
+        yield {"data": "digits", "seed": 0, "call": call, "splits": SEEDS, **means}
+    for name in (*SHIPPED, *KEEL):
+        features, labels = read(name)
+        for split in range(SPLITS):
+            for make in (references, small_references):
+                for row in make(features, labels, parts(labels, np.random.default_rng(split))):
+                    yield {"data": name, "seed": split, **row}
 
 
-def called(seed: int) -> Iterator[Row]:
-    """Yield a row for every call, with shares in per cent."""
+def called(seed: int) -> dict[str, Row]:
+    """Return the AUROC, the shares of refused rows, and whether truing warned, for every call."""
     rows, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(seed).permutation(np.flatnonzero(labels < 8))
     numbers = np.array_split(order, 3)
     train, held_out, test = (rows[part] for part in numbers)
-    new = np.concatenate((test, rows[labels > 7]))
-    boosting = HistGradientBoostingClassifier(max_iter=50, random_state=0).fit(train, labels[numbers[0]])
+    new, rows_in = np.concatenate((test, rows[labels > 7])), len(test)
+    boosting = CLASSIFIERS["HistGradientBoosting"]().fit(train, labels[numbers[0]])
     scaled = StandardScaler().fit(train)
     line = LogisticRegression(max_iter=1000).fit(scaled.transform(train), labels[numbers[0]])
     detector = TruedDetector(classifier=boosting)
@@ -103,69 +96,24 @@ def called(seed: int) -> Iterator[Row]:
         "no classifier: `fit(train)`": lambda: TruedDetector().fit(train),
         "`IsolationForest().fit(train)`": lambda: IsolationForest(random_state=0).fit(train),
     }
+    results = {}
     for call, make in calls.items():
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             fitted = make()
-        scores, is_out, rows_in = fitted.score_samples(new), fitted.predict(new) == -1, len(test)
-        yield {
-            "call": call,
-            "seed": seed,
-            "auroc": round(100 * truing.auroc(scores[:rows_in], scores[rows_in:]), 2),
-            "false_alarms": round(100 * float(is_out[:rows_in].mean()), 2),
-            "detected": round(100 * float(is_out[rows_in:].mean()), 2),
+        scores, is_out = fitted.score_samples(new), fitted.predict(new) == -1
+        results[call] = {
+            "auroc": truing.auroc(scores[:rows_in], scores[rows_in:]),
+            "false_alarms": is_out[:rows_in].mean(),
+            "detected": is_out[rows_in:].mean(),
             "warned": any(issubclass(warning.category, truing.TruingWarning) for warning in caught),
         }
+    return results
 
 
-def measured(name: str, split: int) -> Iterator[Row]:
-    """Yield a row for every classifier and both references."""
-    features, labels = table(name)
-    train, held_out, test, outside = parts(labels, np.random.default_rng(split))
-    for title, make in CLASSIFIERS.items():
-        classifier = make().fit(features[train], labels[train])
-        rows = features[np.concatenate((test, outside[: len(test)]))]
-        for kind, reference in (("trained", train), ("held out", held_out)):
-            refused, is_noticed = decided(TruedDetector(classifier=classifier), rows, features[reference], len(test))
-            yield {
-                "set": name,
-                "split": split,
-                "classifier": title,
-                "reference": kind,
-                "rows": len(reference),
-                "false_alarms": round(100 * refused, 2),
-                "noticed": is_noticed,
-            }
-    print(name, split, flush=True)
-
-
-def sized(name: str, split: int) -> Iterator[Row]:
-    """Yield the AUROC of every method for small references of several sizes, in per cent."""
-    features, labels = table(name)
-    train, held_out, test, outside = parts(labels, np.random.default_rng(split))
-    if not len(outside):
-        return
-    classifier = CLASSIFIERS["HistGradientBoosting"]().fit(features[train], labels[train])
-    scaler = StandardScaler().fit(features[train])
-    rows, reference = (
-        truing.Outputs(scaler.transform(features[part]), classifier.decision_function(features[part]))
-        for part in (np.concatenate((test, outside[: len(test)])), held_out)
-    )
-    for size in SIZES:
-        if size <= len(reference):
-            for method in METHODS:
-                scores = truing.detect(rows, reference[:size], method=method).scores
-                auroc = truing.auroc(scores[: len(test)], scores[len(test) :])
-                yield {"set": name, "split": split, "size": size, "method": method, "auroc": round(100 * auroc, 2)}
-    print(name, split, flush=True)
-
-
-def table(name: str) -> tuple[Any, Any]:
+def read(name: str) -> tuple[Any, Any]:
     """Return the columns (n, d) and the class numbers (n,) of a table."""
-    if name in SHIPPED:
-        features, labels = SHIPPED[name](return_X_y=True)
-    else:
-        features, labels = read_keel(Path(os.environ["TRUING_TABLES"]) / f"{name}.dat")
+    features, labels = SHIPPED[name](return_X_y=True) if name in SHIPPED else read_keel(TABLES / f"{name}.dat")
     return features, np.unique(labels, return_inverse=True)[1]
 
 
@@ -191,92 +139,102 @@ def decided(detector: TruedDetector, rows: Any, reference: Any, rows_in: int) ->
     return float(np.mean(base.predict(rows[:rows_in]) == -1)), is_noticed
 
 
-PAGE = """\
-# Natural first lines
-
-Ten calls of `truing.sklearn.TruedDetector` that a user may write first, with gradient boosting for the digits 0 to 7.
-The rows to decide are other digits 0 to 7, and all digits 8 and 9. Means over {seeds} random splits, in per cent,
-decided by `predict`. "Warned" counts the splits with a `truing.TruingWarning`.
-
-| call | AUROC | refused, 0 to 7 | refused, 8 and 9 | warned |
-| --- | ---: | ---: | ---: | ---: |
-{calls}
-
-## How often a reference of training rows is noticed
-
-If the reference is part of the training set, the classifier is too certain of it, and too many in-distribution rows are
-refused. The detector warns if the classifier is clearly more certain of the reference rows than of the points halfway
-between them. Means over {sets} tables, three of scikit-learn and the others of KEEL, and {splits} splits. "Refused" is
-the share of in-distribution rows that MSP refuses at a false-alarm rate of 5 %.
-
-| classifier | training rows: refused | noticed | held-out rows: refused | false warnings |
-| --- | ---: | ---: | ---: | ---: |
-{references}
-
-- Where training rows as reference refuse at least {harm} % of the in-distribution rows, {noticed} are noticed.
-- Tree ensembles that reproduce their training rows do the most harm and are noticed most often. Other classifiers are
-  rarely noticed, but raise the rate less.
-- A reference needs 100 rows to be judged. Wine has fewer, so its trained references are missed.
-
-## Small references
-
-Mean AUROC in per cent with references of few rows, on scaled columns and with gradient boosting, over {sized} tables
-and {splits} splits. At most half of the rows to decide are out-of-distribution.
-
-| reference rows | none (MSP) | DLR | contrast |
-| ---: | ---: | ---: | ---: |
-{sizes}
-
-`python -m evidence.mistakes` writes this page and `mistakes.jsonl`, whose rows name the commit.
-"""
+def references(features: Any, labels: Any, numbers: list[Any]) -> Iterator[Row]:
+    """Yield the share of refused in-distribution rows, and whether the reference is noticed, for every classifier."""
+    train, held_out, test, outside = numbers
+    rows = features[np.concatenate((test, outside[: len(test)]))]
+    for title, make in CLASSIFIERS.items():
+        classifier = make().fit(features[train], labels[train])
+        row: Row = {"classifier": title}
+        for kind, reference in (("trained", train), ("held_out", held_out)):
+            refused, is_noticed = decided(TruedDetector(classifier=classifier), rows, features[reference], len(test))
+            row |= {f"{kind}_refused": round(refused, 4), f"{kind}_noticed": is_noticed}
+        yield row
 
 
-def page(rows: list[Row]) -> str:
-    """Return the results page."""
-    calls, references, sizes = ([row for row in rows if key in row] for key in ("call", "reference", "size"))
-    harmful = [row for row in references if row["reference"] == "trained" and row["false_alarms"] >= HARM]
-    return PAGE.format(
-        calls="\n".join(lines_of_calls(calls)),
-        references="\n".join(lines_of_references(references)),
-        seeds=len({row["seed"] for row in calls}),
-        sets=len({row["set"] for row in references}),
-        splits=len({row["split"] for row in references}),
-        harm=HARM,
-        sizes="\n".join(lines_of_sizes(sizes)),
-        sized=len({row["set"] for row in sizes if row["size"] == max(SIZES)}),
-        noticed=f"{sum(row['noticed'] for row in harmful)} of {len(harmful)}",
+def small_references(features: Any, labels: Any, numbers: list[Any]) -> Iterator[Row]:
+    """Yield the AUROC of every method for small references of several sizes, if the table has enough rows for all."""
+    train, held_out, test, outside = numbers
+    if not len(outside) or len(held_out) < max(SIZES):
+        return
+    classifier = CLASSIFIERS["HistGradientBoosting"]().fit(features[train], labels[train])
+    scaler = StandardScaler().fit(features[train])
+    rows, reference = (
+        truing.Outputs(scaler.transform(features[part]), classifier.decision_function(features[part]))
+        for part in (np.concatenate((test, outside[: len(test)])), held_out)
     )
+    for size in SIZES:
+        scores = {method: truing.detect(rows, reference[:size], method=method).scores for method in METHODS}
+        aurocs = {method: truing.auroc(s[: len(test)], s[len(test) :]) for method, s in scores.items()}
+        yield {"size": size, **{method: round(auroc, 4) for method, auroc in aurocs.items()}}
 
 
-def lines_of_calls(rows: list[Row]) -> Iterator[str]:
-    """Yield a line for every call."""
-    for call in dict.fromkeys(row["call"] for row in rows):
-        chosen = [row for row in rows if row["call"] == call]
-        means = [f"{np.mean([row[key] for row in chosen]):.1f}" for key in ("auroc", "false_alarms", "detected")]
-        yield f"| {call} | {' | '.join(means)} | {sum(row['warned'] for row in chosen)} of {len(chosen)} |"
+def sections(rows: list[Row]) -> dict[str, str]:
+    """Return the tables of mistakes.md, and the numbers of docs/tables.md, in per cent."""
+    calls, of_references, sizes = ([row for row in rows if key in row] for key in ("call", "classifier", "size"))
+    harmful = [row for row in of_references if row["trained_refused"] >= HARM]
+    texts = {
+        "splits of the digits": f"{calls[0]['splits']}",
+        "tables": f"{len({row['data'] for row in of_references})}",
+        "splits": f"{len({row['seed'] for row in of_references})}",
+        "harmful": f"{HARM:.0%}".replace("%", " %"),
+        "noticed": f"{sum(row['trained_noticed'] for row in harmful)} of {len(harmful)}",
+        "large tables": f"{len({row['data'] for row in sizes})}",
+        "calls": calls_table(calls),
+        "references": references_table(of_references),
+        "small references": sizes_table(sizes),
+    }
+    shown = [row for row in calls if not row["call"].startswith(NOT_IN_TABLES)]
+    return texts | {row["call"].replace("`", ""): " | ".join(percent(row, *CALL_KEYS)) for row in shown}
 
 
-def lines_of_references(rows: list[Row]) -> list[str]:
-    """Return a line for every classifier, the most harmed first."""
+CALL_KEYS = ("auroc", "false_alarms", "detected")
+NOT_IN_TABLES = ("no classifier", "`Isolation")  # Calls that docs/tables.md does not list.
+
+
+def percent(row: Row, *keys: str) -> list[str]:
+    """Return values of a row in per cent."""
+    return [f"{100 * row[key]:.1f}" for key in keys]
+
+
+def calls_table(rows: list[Row]) -> str:
+    """Return a table with a line for every call."""
+    lines = []
+    for row in rows:
+        warned = f"{round(row['warned'] * row['splits'])} of {row['splits']}"
+        lines.append((row["call"], *percent(row, *CALL_KEYS), warned))
+    return table(("call", "AUROC", "refused, 0 to 7", "refused, 8 and 9", "warned"), lines, right=4)
+
+
+def references_table(rows: list[Row]) -> str:
+    """Return a table with a line for every classifier, the most harmed first."""
     lines = []
     for title in dict.fromkeys(row["classifier"] for row in rows):
-        cells, harm = [], 0.0
-        for kind in ("held out", "trained"):
-            chosen = [row for row in rows if (row["classifier"], row["reference"]) == (title, kind)]
-            harm, noticed = np.mean([row["false_alarms"] for row in chosen]), sum(row["noticed"] for row in chosen)
-            cells = [f"{harm:.1f}", f"{noticed} of {len(chosen)}", *cells]
-        lines.append((harm, f"| {title} | {' | '.join(cells)} |"))
-    return [line for _, line in sorted(lines, reverse=True)]
+        chosen = [row for row in rows if row["classifier"] == title]
+        cells = []
+        for kind in ("trained", "held_out"):
+            noticed = sum(row[f"{kind}_noticed"] for row in chosen)
+            cells += [mean(row[f"{kind}_refused"] for row in chosen), f"{noticed} of {len(chosen)}"]
+        lines.append((title, *cells))
+    columns = ("classifier", "training rows: refused", "noticed", "held-out rows: refused", "false warnings")
+    return table(columns, sorted(lines, key=lambda line: -float(line[1])), right=4)
 
 
-def lines_of_sizes(rows: list[Row]) -> Iterator[str]:
-    """Yield a line for every size of the reference, over the tables that have enough rows for all sizes."""
-    largest = {row["set"] for row in rows if row["size"] == max(SIZES)}
-    for size in SIZES:
-        chosen = [row for row in rows if row["size"] == size and row["set"] in largest]
-        means = [np.mean([row["auroc"] for row in chosen if row["method"] == method]) for method in METHODS]
-        yield f"| {size} | {' | '.join(f'{mean:.1f}' for mean in means)} |"
+def sizes_table(rows: list[Row]) -> str:
+    """Return a table with a line for every size of the reference."""
+    lines = [
+        (f"{size}", *(mean(row[method] for row in rows if row["size"] == size) for method in METHODS)) for size in SIZES
+    ]
+    return table(("reference rows", "none (MSP)", "DLR", "contrast"), lines, right=4)
 
+
+def mean(values: Iterable[float]) -> str:
+    """Return the mean of values in per cent."""
+    return f"{100 * np.mean(list(values)):.1f}"
+
+
+PAGES = ("docs/results/mistakes.md", "docs/tables.md")
+EXPERIMENT = Experiment("mistakes", measure, sections, PAGES, ("scikit-learn", "lightgbm", "xgboost-cpu"))
 
 if __name__ == "__main__":
-    main()
+    EXPERIMENT.main()

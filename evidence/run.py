@@ -38,6 +38,7 @@ class Step:
 
 EXPERIMENTS = {  # Longest first, each with the steps that must end before it.
     "field": (),
+    "out_share": (),
     "contrast": (),
     "notes": ("camera",),
     "limits": (),

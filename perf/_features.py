@@ -1,32 +1,21 @@
 """Rows for the scripts: outputs of real networks if there are enough rows, and synthetic rows for other sizes."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 from numpy.typing import NDArray
 
 import truing
+from evidence.banks import load, plain
 
-DATA = (Path(__file__).parent.parent / os.environ.get("TRUING_DATA", "../shared/data")).resolve()
+CIFAR_SVHN = "cifar10-resnet56: cifar10-test, svhn"  # The outputs that come with truing.
+IMAGENET, IMAGENET_SETS = "imagenet-efficientnet-lite0", ("imagenet-val-5000", "dtd10", "scenes")
 
 Pair = tuple[NDArray[np.floating], NDArray[np.float64]]
 """Features (n, d) and scores (n,)."""
 
 
-def real_outputs(network: str, *sets: str) -> truing.Outputs:
-    """Return the outputs of a real network on these sets. Raise FileNotFoundError if a file is missing."""
-    paths = [DATA / "banks" / network / f"{name}.npz" for name in sets]
-    for path in paths:
-        if not path.exists():
-            raise FileNotFoundError(f"there is no file {path}: set TRUING_DATA to the folder that contains banks/")
-    parts = [truing.Outputs.load(path) for path in paths]
-    return truing.Outputs.concatenate([truing.Outputs(part.features, part.logits) for part in parts])
-
-
 def imagenet() -> truing.Outputs:
-    """Return 7,700 real rows of 1,280 features and 1,000 logits."""
-    return real_outputs("imagenet-efficientnet-lite0", "imagenet-val-5000", "dtd10", "scenes")
+    """Return 7,700 real rows of 1,280 features and 1,000 logits, without labels."""
+    return truing.Outputs.concatenate([plain(load(IMAGENET, name)) for name in IMAGENET_SETS])
 
 
 def cifar_and_svhn() -> Pair:

@@ -1,4 +1,4 @@
-"""Median times of functions that take turns, and peak memory in a fresh process. BLAS runs on one thread."""
+"""Median times of functions that take turns, and peak memory in a new process. BLAS runs on one thread."""
 
 import ctypes
 import multiprocessing
@@ -48,24 +48,25 @@ def race(*functions: Callable[[], object], repeats: int = REPEATS) -> list[Measu
     return [Measure(median(taken), runs=len(taken)) for taken in times]
 
 
-def peak(work: Callable[..., object], arguments: Sequence[Any], small: Sequence[Any]) -> Measure:
-    """Return the peak memory of work(*arguments) in a fresh process, without the memory of the arguments.
+def alone(work: Callable[..., object], arguments: Sequence[Any], small: Sequence[Any]) -> tuple[Measure, Measure]:
+    """Return the time and the peak memory of work(*arguments) in a new process, without the memory of the arguments.
 
-    The process runs work(*small) first, so that libraries and their buffers do not count.
+    The process runs work(*small) first, so that the memory of libraries and their buffers does not count.
     """
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return Measure(float(pool.apply(_peak, (work, arguments, small))), "B")
+        seconds, memory = pool.apply(_alone, (work, arguments, small))
+    return Measure(seconds), Measure(float(memory), "B")
 
 
-def _peak(work: Callable[..., object], arguments: Sequence[Any], small: Sequence[Any]) -> int:
+def _alone(work: Callable[..., object], arguments: Sequence[Any], small: Sequence[Any]) -> tuple[float, int]:
     with threadpool_limits(1):
         work(*small)
         if STATUS.exists():
             _return_free_memory()
             Path("/proc/self/clear_refs").write_text("5")  # Reset the peak.
-        before = _peak_bytes()
+        before, start = _peak_bytes(), perf_counter()
         work(*arguments)
-        return _peak_bytes() - before
+        return perf_counter() - start, _peak_bytes() - before
 
 
 def _return_free_memory() -> None:

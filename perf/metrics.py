@@ -10,8 +10,9 @@ import numpy as np
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
 import truing
-from _rows import Row, faster, report
-from _timing import difference, race
+
+from ._rows import Row, faster, report
+from ._timing import difference, race
 
 
 def ours(scores_in: np.ndarray, scores_out: np.ndarray) -> tuple[float, float, float]:
@@ -32,11 +33,12 @@ def measure() -> Iterator[Row]:
 
 
 def one_case(work: str, scores_in: np.ndarray, scores_out: np.ndarray, target: float | None = None) -> Row:
+    """Return the table row of one set of scores."""
     labels = np.repeat([1, 0], [len(scores_in), len(scores_out)])
     scores = np.concatenate((scores_in, scores_out))
     note = f"they differ by {difference(ours(scores_in, scores_out), sklearn(labels, scores)):.0e}"
-    mine, theirs = race(lambda: ours(scores_in, scores_out), lambda: sklearn(labels, scores))
-    return faster(work, mine, "three scikit-learn calls", theirs, target, note=note)
+    mine, theirs = race(lambda: ours(scores_in, scores_out), lambda: sklearn(labels, scores), repeats=3)
+    return faster(work, mine, "three scikit-learn calls", theirs, target, note=note, limit="One sort of the scores.")
 
 
 if __name__ == "__main__":

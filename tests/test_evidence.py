@@ -1,6 +1,7 @@
 """Stored rows name their origin, all rows come from one commit, and the pages show the stored rows."""
 
 import importlib
+import re
 import subprocess
 from pathlib import Path
 
@@ -15,6 +16,13 @@ STORED = [path for path in STORED if path.parent.name != "training"]  # Logs of 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
+def origins(path):
+    """Return the rows of a file. In docs/results/rows, lines with the key about are the origins of the rows."""
+    rows = read(path)
+    assert rows
+    return [row["about"] for row in rows if "about" in row] or rows
+
+
 def experiment(name):
     """Import an experiment; skip the test if one of its packages is missing."""
     try:
@@ -27,21 +35,19 @@ def experiment(name):
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_stored_row_names_its_commit_data_seed_and_machine(path):
-    rows = [row.get("about", row) for row in read(path)]
-    assert rows
-    for row in rows:
+    for row in origins(path):
         assert set(ORIGIN) <= set(row)
         assert row["commit"]
         assert not row["commit"].endswith("-dirty")
 
 
 def test_all_stored_rows_come_from_one_commit():
-    commits = {row.get("about", row)["commit"]: path for path in STORED for row in read(path)}
+    commits = {row["commit"]: path for path in STORED for row in origins(path)}
     assert len(commits) == 1, commits
 
 
 def test_the_measured_commit_is_in_the_history():
-    commit = read(STORED[0])[0].get("about", read(STORED[0])[0])["commit"]
+    commit = origins(STORED[0])[0]["commit"]
     command = ["git", "-C", str(ROOT), "merge-base", "--is-ancestor", commit, "HEAD"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 128 and "not a git repository" in done.stderr:
@@ -65,6 +71,11 @@ def test_every_marked_section_belongs_to_an_experiment():
     for page in PAGES:
         for match in SECTION.finditer(page.read_text()):
             assert match["name"].split(": ")[0] in known, (page, match["name"])
+
+
+def test_no_line_begins_with_a_section_inside_a_sentence():
+    for page in PAGES:  # Markdown would end the paragraph there.
+        assert not re.search(r"^ *<!-- [^>]*-->.", page.read_text(), re.MULTILINE), page
 
 
 def test_a_row_without_its_origin_is_rejected_and_the_earlier_rows_stay(tmp_path):

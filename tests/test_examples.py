@@ -1,7 +1,6 @@
 """The examples run and agree with independent computations."""
 
 import importlib
-import json
 import re
 import runpy
 from pathlib import Path
@@ -54,16 +53,6 @@ def test_the_digits_example_agrees_with_scikit_learn(digits, table):
             trued = LinearRegression().fit(features, base).predict(features)
             assert reports[other]["base"].auroc == pytest.approx(roc_auc_score(is_in, base), abs=1e-9)
             assert reports[other]["DLR"].auroc == pytest.approx(roc_auc_score(is_in, trued), abs=1e-4)
-
-
-# Pages that show stored rows
-
-
-def test_the_page_of_notes_shows_its_stored_rows():
-    notes = vars(importlib.import_module("evidence.notes"))
-    rows = [json.loads(line) for line in (notes["RESULTS"] / "notes.jsonl").read_text().splitlines()]
-    assert {row["bank"] for row in rows} == set(notes["INSIDE"])
-    assert (notes["RESULTS"] / "notes.md").read_text() == notes["page"](rows)
 
 
 @pytest.mark.filterwarnings("ignore::truing.TruingWarning")

@@ -1,32 +1,26 @@
-"""The benchmarks run, compare like with like, and the documented tables are those of the stored rows."""
+"""The benchmarks import, compare like with like, and the page shows the stored rows."""
 
 import doctest
 import importlib
-import re
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
 import truing
+from evidence.experiment import SECTION, fill
+from evidence.rows import ROOT
 
-PERF = Path(__file__).parent.parent / "perf"
-README = PERF / "README.md"
+PERF = ROOT / "perf"
 SCRIPTS = sorted(path.stem for path in PERF.glob("[a-z]*.py"))
-
-
-@pytest.fixture(autouse=True)
-def _on_the_path(monkeypatch):
-    monkeypatch.syspath_prepend(PERF)
 
 
 def script(name: str) -> ModuleType:
     """Import a script; skip the test if a package that it compares with is missing."""
     try:
-        return importlib.import_module(name)
+        return importlib.import_module(f"perf.{name}")
     except ModuleNotFoundError as error:
-        if str(error.name).startswith("truing"):
+        if str(error.name).startswith(("truing", "evidence", "perf")):
             raise
         pytest.skip(f"needs {error.name}")
 
@@ -42,14 +36,17 @@ def test_a_script_imports_says_what_it_measures_and_is_in_the_readme(name):
     module = script(name)
     assert callable(module.measure)
     assert module.__doc__
-    assert f"| `{name}.py` |" in README.read_text()
+    assert f"| `{name}.py` |" in (PERF / "README.md").read_text()
 
 
-def test_the_readme_shows_the_stored_rows_of_scripts_that_exist():
-    rows, table = script("_rows"), script("_table")
-    stored = rows.read()
-    assert {row["script"] for row in stored} <= set(SCRIPTS)
-    assert README.read_text().partition(table.MARK)[2].strip() == table.tables(stored)
+def test_the_page_shows_the_stored_rows_of_every_script():
+    page, rows = script("_page"), script("_rows")
+    assert sorted(page.SCRIPTS) == SCRIPTS
+    stored = rows.read(rows.STORED)
+    assert {row["script"] for row in stored} == set(SCRIPTS)
+    text, texts = page.PAGE.read_text(), page.texts(stored)
+    assert fill(text, texts) == text
+    assert {match["name"] for match in SECTION.finditer(text)} == set(texts)
 
 
 def test_the_authors_lasso_keeps_the_rows_that_rlr_keeps(rng):
@@ -89,6 +86,5 @@ def test_a_row_is_judged_by_its_ratio_and_by_its_second_target():
     assert rows.value("w", rows.Measure(2e-8, ""), 1e-8).met is False
 
 
-def test_numbers_are_written_as_in_their_examples():
+def test_durations_and_sizes_are_written_as_in_their_examples():
     assert doctest.testmod(script("_timing")).failed == 0
-    assert re.fullmatch(r"[0-9a-f]{7,}(-dirty)?|unknown", script("_rows")._commit())

@@ -4,7 +4,6 @@ pytorch-ood needs torchvision only for its datasets, and OpenOOD is not on PyPI.
 installed. The recipe for OpenOOD also runs with a stand-in for its base class.
 """
 
-import json
 import runpy
 import sys
 from importlib.util import find_spec, module_from_spec
@@ -77,17 +76,6 @@ def test_boosted_trees_of_other_libraries_need_no_wrapper(tables, library):
     detector = TruedDetector(classifier=trees).fit(np.concatenate((test, outside)), reference=held_out)
     assert np.mean(detector.predict(test) == -1) < 0.1
     assert np.mean(detector.predict(outside) == -1) > 0.25
-
-
-def test_the_page_of_natural_first_lines_comes_from_its_stored_rows(monkeypatch):
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    example = runpy.run_path(str(EXAMPLES / "evidence/mistakes.py"))
-    rows = [json.loads(line) for line in (example["RESULTS"] / "mistakes.jsonl").read_text().splitlines()]
-    assert (example["RESULTS"] / "mistakes.md").read_text() == example["page"](rows)
-    tables = (EXAMPLES.parent / "docs" / "tables.md").read_text()
-    calls = [row for row in rows if "call" in row and not row["call"].startswith(("no classifier", "`Isolation"))]
-    for line in example["lines_of_calls"](calls):
-        assert line.rpartition(" | ")[0] in tables
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The wheel and the source distribution hold the package and nothing else."""
+"""The wheel holds the package and nothing else, and all files name one version."""
 
 import email
 import os

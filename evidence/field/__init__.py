@@ -8,6 +8,5 @@ from ..experiment import Experiment
 from .measuring import PACKAGES, measure
 from .page import sections
 
-RESULTS = "docs/results/"
-PAGES = (f"{RESULTS}field.md", f"{RESULTS}field-tables.md", f"{RESULTS}images.md", "docs/concepts.md")
+PAGES = ("docs/results/field.md", "docs/results/field-tables.md")
 EXPERIMENT = Experiment("field", measure, sections, PAGES, PACKAGES)

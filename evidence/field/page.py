@@ -24,7 +24,7 @@ TEST_TIME += ("CombOOD, last layer", f"LogisticRegression, {DIRECTION}")
 
 
 def sections(rows: list[Row]) -> dict[str, str]:
-    """Return the tables, and the numbers that other pages quote."""
+    """Return the tables and the versions."""
     run = {bank: [row for row in rows if row["data"] == bank and "auroc" in row] for bank in TITLES}
     run = {bank: some for bank, some in run.items() if some}
     tables = {f"all of {bank}": everything([row for row in rows if row["data"] == bank]) for bank in run}
@@ -34,7 +34,6 @@ def sections(rows: list[Row]) -> dict[str, str]:
         "test time": test_time(run),
         "versions": ", ".join(f"{name} {number}" for name, number in rows[0]["versions"].items()) if rows else "",
         **tables,
-        **quoted(run),
     }
 
 
@@ -110,20 +109,6 @@ def everything(rows: list[Row]) -> str:
     heads = ("detector", "library", "given", *NAMES.values(), *sets, "splits", "seconds")
     notes = [f"- {row['detector']} cannot run: {row['note']}." for row in rows if "note" in row]
     return "\n".join([table(heads, lines, right=len(heads) - 3), *notes])
-
-
-def quoted(run: dict[str, list[Row]]) -> dict[str, str]:
-    """Return the numbers that other pages quote."""
-    texts = {}
-    for row in run.get("imagenet-efficientnet-lite0", ()):
-        if untagged(row) == "energy + DLR" and row["given"] == "mix":
-            columns = "64 components" if "PCs" in row["detector"] else "all columns"
-            texts[f"FPR95 of energy + DLR with {columns}"] = shown(row, "fpr95", error=False)
-    if "cifar10-resnet56" in run:
-        row = contrast(run["cifar10-resnet56"])
-        cells = [str(len(row["auroc"])), str(row["splits"]), *(shown(row, metric, error=False) for metric in METRICS)]
-        texts["contrast on ResNet-56"] = " | ".join(cells)
-    return texts
 
 
 def contrast(rows: list[Row]) -> Row:

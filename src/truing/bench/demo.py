@@ -5,7 +5,7 @@ from pathlib import Path
 from ..report import figures
 from ..report.writing import check_page, write_text
 from ..sample import DATA, INSIDE, OUTSIDE
-from .code import code_version
+from .code import commit
 from .experiments.cases import CONVENTIONS, DEMO, SEED, Case
 from .experiments.provenance import describe_file
 from .experiments.records import About, Results, Row, about
@@ -57,7 +57,7 @@ def measure(cases: list[Case], folder: Path = DATA) -> Results:
             rows += [{**names, **row} for row in run_task(task)[1]]
         data = {name: describe_file(path) for task in wanted for name, path in task.paths.items() if path is not None}
         chosen = choices(case, SETTING, CONVENTIONS[0]) | {"repeats": 1}
-        abouts.append(about(chosen, SETTING, data, code_version()))
+        abouts.append(about(chosen, SETTING, data, commit()))
     return Results(rows, abouts, {SETTING.name: SETTING})
 
 

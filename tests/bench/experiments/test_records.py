@@ -7,11 +7,10 @@ from hypothesis import strategies as st
 from truing.bench.experiments.records import Record, about, read
 from truing.bench.experiments.settings import SETTINGS
 
-CHOICES = {"case": "table", "setting": "cifar10-resnet56", "conventions": "truing", "bases": ["msp"]}
+CHOICES = {"case": "table", "seed": 0, "setting": "cifar10-resnet56", "conventions": "truing", "bases": ["msp"]}
 NAMES = {name: CHOICES[name] for name in ("case", "setting", "conventions")}
 SETTING = SETTINGS["cifar10-resnet56"]
-CODE = {"version": "0.1.0", "sha256": "0123456789abcdef"}
-OTHER_CODE = {"version": "0.1.0", "sha256": "fedcba9876543210"}
+COMMIT, OTHER_COMMIT = "0123456789", "fedcba9876"
 
 
 def row(auroc):
@@ -19,9 +18,9 @@ def row(auroc):
     return {**names, "repeats": 1, "fpr95": 0.5, "auroc": auroc}
 
 
-def origin(choices=CHOICES, code=CODE, setting=SETTING, **files):
+def origin(choices=CHOICES, commit=COMMIT, setting=SETTING, **files):
     data = {name: {"sha256": digest, "rows": 3, "made": None} for name, digest in (files or {"svhn": "aa"}).items()}
-    return about(choices, setting, data, code)
+    return about(choices, setting, data, commit)
 
 
 @pytest.fixture
@@ -79,27 +78,27 @@ def test_jobs_with_other_scores_are_repeated(record, change):
 
 @given(
     runs=st.lists(
-        st.tuples(st.sampled_from([CODE, OTHER_CODE]), st.sets(st.sampled_from("abcd"))), min_size=1, max_size=5
+        st.tuples(st.sampled_from([COMMIT, OTHER_COMMIT]), st.sets(st.sampled_from("abcd"))), min_size=1, max_size=5
     )
 )
-def test_jobs_of_other_code_are_repeated_and_the_last_run_of_a_job_counts(runs, tmp_path_factory):
-    """Runs with two versions of the code in any order, each interrupted anywhere."""
+def test_jobs_of_another_commit_are_repeated_and_the_last_run_of_a_job_counts(runs, tmp_path_factory):
+    """Runs with two commits in any order, each interrupted anywhere."""
     record = Record(tmp_path_factory.mktemp("rows") / "table.jsonl")
     last = {}
-    for number, (code, jobs) in enumerate(runs):
-        done = record.start(origin(code=code))
-        assert done == {job for job, (by, _) in last.items() if by == code}
-        assert record.outdated(origin(code=code)) == set(last) - done
+    for number, (commit, jobs) in enumerate(runs):
+        done = record.start(origin(commit=commit))
+        assert done == {job for job, (by, _) in last.items() if by == commit}
+        assert record.outdated(origin(commit=commit)) == set(last) - done
         for job in sorted(jobs - done):
             record.add(job, 0.0, [row(number / 10)])
-            last[job] = (code, number / 10)
-    assert last == {job: (where["code"], rows[0]["auroc"]) for job, (where, rows) in record.jobs().items()}
+            last[job] = (commit, number / 10)
+    assert last == {job: (where["commit"], rows[0]["auroc"]) for job, (where, rows) in record.jobs().items()}
 
 
 def test_records_of_version_0_1_can_be_read_and_their_jobs_are_repeated(record):
     lines = record.path.read_text().splitlines()
     first = json.loads(lines[0])
-    old = {name: value for name, value in first["about"].items() if name not in ("code", "setting")}
+    old = {name: value for name, value in first["about"].items() if name not in ("commit", "seed", "setting")}
     old["data"] = {"svhn": "aa"}
     record.path.write_text("\n".join([json.dumps({"about": old}), *lines[1:], ""]))
     results = read(record.path.parent)

@@ -79,19 +79,6 @@ def test_components_apply_to_trued_scores_and_not_to_contrast(rows, scored):
     assert few["gen", CONTRAST, None] == rows["gen", CONTRAST, None]
 
 
-def test_out_share_uses_as_many_rows_as_possible(scored):
-    """There are 500 in-distribution test rows and 200 out rows."""
-    rows = rows_of("out-share", scored, values=(0.005, 0.2, 0.8), methods=("DLR", CONTRAST))
-    counts = {value: (row["rows_in"], row["rows_out"]) for (_, _, value), row in rows.items()}
-    assert counts == {0.005: (500, 3), 0.2: (500, 125), 0.8: (50, 200)}
-
-
-def test_one_in_five_test_rows_is_out_and_sizes_that_are_too_large_are_skipped(scored):
-    rows = rows_of("test-rows", scored, methods=("DLR", CONTRAST))
-    counts = {value: (row["rows_in"], row["rows_out"]) for (_, _, value), row in rows.items()}
-    assert counts == {50: (40, 10), 100: (80, 20), 200: (160, 40), 500: (400, 100)}
-
-
 @pytest.fixture
 def parts_of(scored, monkeypatch):
     """A function that returns the test rows and the reference of the first repeat of a case."""

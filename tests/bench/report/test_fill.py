@@ -2,7 +2,6 @@ import pytest
 
 from truing.bench.experiments.records import read
 from truing.bench.report.fill import Source, fill
-from truing.bench.report.page import render
 from truing.bench.report.tables import markdown_of
 
 from ...conftest import ROOT
@@ -18,11 +17,6 @@ def committed():
 def test_the_committed_pages_are_made_from_the_committed_rows(committed):
     assert (DOCS / "reproduce.md").read_text() == fill((DOCS / "reproduce.md.in").read_text(), committed)
     assert (DOCS / "results" / "tables.md").read_text() == markdown_of(committed)
-
-
-@pytest.mark.slow
-def test_the_committed_report_is_made_from_the_committed_rows(committed):
-    assert (DOCS / "results" / "report.html").read_text() == render(committed)
 
 
 def test_a_check_that_does_not_hold_is_an_error(committed):

@@ -174,15 +174,6 @@ def test_contrast_is_added_to_the_main_tables_except_aupr():
     assert not any("ontrast" in table.markdown() for table in tables_of([row("dtd10")]))
 
 
-def test_a_table_by_value_has_a_column_of_means_for_each_value():
-    rows = [with_reference("out-share", value=value, auroc=auroc) for value, auroc in ((0.2, 0.7), (0.005, 0.6))]
-    rows += [{**one, "outside": "mnist", "auroc": one["auroc"] + 0.1} for one in rows]
-    auroc, fpr95, detected, alarms = tables_of(rows)
-    assert auroc.heads == ("base, method; out share", "0.005", "0.2")
-    assert auroc.lines == (("msp", "65.0", "75.0"),)
-    assert [table.lines[0][1] for table in (fpr95, detected, alarms)] == ["50.0", "30.0", "4.9"]
-
-
 def test_the_summary_has_truings_conventions_with_the_reference_last():
     rows = [row("dtd10"), row("dtd10", conventions="authors"), with_reference("contrast")]
     assert [table.title for table in summary(Results(rows))] == [

@@ -35,8 +35,7 @@ from .reference import Reference, compare_with_reference
 from .settings import Setting
 
 RATE_ROWS = 5000
-SAMPLED_ROWS = 20_000  # Total in-distribution rows of all samples of one size.
-OUT_SHARE = 0.2  # Share of out rows when the number of test rows is varied.
+SAMPLED_ROWS = 10_000  # Total in-distribution rows of all samples of one size.
 CLASSES_LEFT = 0.3  # Share of classes, or of rows, that remain among the test rows.
 CONCENTRATION = 0.3  # Parameter of the Dirichlet distribution of class shares.
 UNTRUED = ("gradnorm",)  # Base scores that are not trued.
@@ -228,24 +227,6 @@ def decide_with_reference(job: Job) -> Measurements:
         yield from _decide(job, None, rest, reference)
 
 
-def vary_out_share(job: Job) -> Measurements:
-    """Decide test rows with every share of out rows, using as many rows as the share allows."""
-    for rest, reference, _ in _with_reference(job):
-        for share in job.case.values:
-            total = min(rest.rows_in / (1 - share), rest.rows_out / share)
-            part = rest.first(round((1 - share) * total), max(1, round(share * total)))
-            yield from _decide(job, share, part, reference)
-
-
-def vary_test_rows(job: Job) -> Measurements:
-    """Decide every number of test rows. Numbers for which there are too few rows are skipped."""
-    for rest, reference, _ in _with_reference(job):
-        for size in map(int, job.case.values):
-            rows_out = round(OUT_SHARE * size)
-            if size - rows_out <= rest.rows_in and rows_out <= rest.rows_out:
-                yield from _decide(job, size, rest.first(size - rows_out, rows_out), reference)
-
-
 def drop_classes(job: Job) -> Measurements:
     """Decide test rows of some classes with a reference of all classes."""
     for rest, reference, rng in _with_reference(job):
@@ -302,8 +283,6 @@ PROTOCOLS: dict[str, Callable[[Job], Measurements]] = {
     "stream": stream,
     "vary ReAct's share": vary_react_share,
     "vary kept share": vary_kept_share,
-    "vary out share": vary_out_share,
     "vary rate": vary_rate,
-    "vary test rows": vary_test_rows,
     "vary sample size": vary_sample_size,
 }

@@ -191,15 +191,17 @@ def files_of(about: About) -> dict[str, FileInfo]:
     return {name: info if isinstance(info, dict) else {"sha256": info} for name, info in about["data"].items()}
 
 
-def about(
-    choices: Mapping[str, Any], setting: Setting, data: Mapping[str, FileInfo], code: Mapping[str, str | None]
-) -> About:
-    """Return the origin of rows: parameters, setting, input files, code, library versions, machine and date."""
+def about(choices: Mapping[str, Any], setting: Setting, data: Mapping[str, FileInfo], commit: str | None) -> About:
+    """Return the origin of rows: commit, seed, parameters, setting, input files, versions, machine and date.
+
+    `commit` is None if truing is an installed package. Then its version names the code.
+    """
     origin: About = {
+        "commit": commit,
+        "seed": choices["seed"],
         "settings": dict(choices),
         "setting": asdict(setting),
         "data": dict(data),
-        "code": dict(code),
         "versions": {"python": platform.python_version(), **_versions()},
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
@@ -260,7 +262,11 @@ def _is_row(row: object) -> bool:
 def _is_current(origin: About, about: About) -> bool:
     choices = (origin["settings"], about["settings"])
     same = all(choices[0].get(name) == choices[1].get(name) for name in _PER_JOB)
-    return same and origin.get("code") == about["code"]
+    return same and _code(origin) == _code(about)
+
+
+def _code(about: About) -> tuple[object, object]:
+    return about.get("commit"), about["versions"].get("truing")
 
 
 def _same_choices(before: About, now: About) -> bool:

@@ -14,7 +14,7 @@ from time import perf_counter
 
 from threadpoolctl import threadpool_limits
 
-from ..code import code_version
+from ..code import commit
 from .cases import FALSE_ALARM, HEAD, IN_PER_OUT, KEEP, PENALTY, REFERENCE_SHARE, REPEATS, SEED, Case, display_name
 from .figure_rows import PROTOCOL, figure_rows
 from .methods import Measurement
@@ -61,7 +61,7 @@ def run(
         data = {name: describe_file(path) for name, path in paths.items()}
         check_one_network(data)
         record = Record(target / conventions / setting.name / f"{case.name}.jsonl")
-        origin = about(choices(ready[0].case, setting, conventions, own), setting, data, code_version())
+        origin = about(choices(ready[0].case, setting, conventions, own), setting, data, commit())
         with record.locked():
             done = record.start(origin)
             left = [task for task in ready if task.name not in done]

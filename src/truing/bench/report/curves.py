@@ -1,8 +1,7 @@
 """Figures of the ablations: FPR95 and AUROC against the value that a case varies.
 
-A bold line is the mean over the sets, and a thin line is one set; cases with a reference have no thin lines. Lines of
-fitted rows are solid, lines of unseen rows dashed, and the base score is dotted. A mean is over the same sets at every
-value.
+A bold line is the mean over the sets, and a thin line is one set. Lines of fitted rows are solid, lines of unseen rows
+dashed, and the base score is dotted. A mean is over the same sets at every value.
 """
 
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ...report.figures import STROKES, Panel, short_name, stroke, svg
-from ..experiments.cases import CASES, FALSE_ALARM, POOL, Axis
+from ..experiments.cases import CASES, POOL, Axis
 from ..experiments.records import Row
 
 if TYPE_CHECKING:
@@ -43,8 +42,6 @@ class Metric:
     @property
     def axis(self) -> str:
         """Return the label of the axis, with the direction of better values."""
-        if self.column == "false_alarms":
-            return f"{self.name}, % (at most {100 * FALSE_ALARM:g} allowed)"
         return f"{self.name}, % ({'lower' if self.low_is_good else 'higher'} is better)"
 
     def best(self, curve: Curve) -> float:
@@ -56,9 +53,6 @@ def metrics(conventions: str) -> tuple[Metric, Metric]:
     """Return the metrics that are drawn under the given conventions."""
     column = "fpr95_paper" if conventions == "authors" else "fpr95"
     return Metric(column, "FPR95", True), Metric("auroc", "AUROC", False)
-
-
-DECIDED = (Metric("detected", "detected", False), Metric("false_alarms", "false alarms", True))
 
 
 @dataclass(frozen=True)
@@ -93,14 +87,14 @@ class Line:
 def panels(rows: list[Row]) -> list[Panel]:
     """Return panels of both metrics for each base score, from the rows of one case, setting and convention.
 
-    Cases with a reference have panels of detected shares and false alarms too. A case without an axis has no panels.
+    A case without an axis has no panels.
     """
     if CASES[rows[0]["case"]].axis is None:
         return []
     return [
         _panel([row for row in rows if row["base"] == base], metric)
         for base in dict.fromkeys(row["base"] for row in rows)
-        for metric in (*metrics(rows[0]["conventions"]), *(DECIDED if CASES[rows[0]["case"]].has_reference else ()))
+        for metric in metrics(rows[0]["conventions"])
     ]
 
 
@@ -152,7 +146,7 @@ def _panel(rows: list[Row], metric: Metric) -> Panel:
 
     def draw(axes: "Axes") -> None:
         for line in drawn:
-            _draw(axes, line, values if axis.scale == "ordinal" else None, each_set=not CASES[case].has_reference)
+            _draw(axes, line, values if axis.scale == "ordinal" else None)
         if axis.scale == "ordinal":
             axes.set_xticks(range(len(values) + 1), [*(f"{value:g}" for value in values), "all"])
         if axis.scale == "log":
@@ -189,8 +183,8 @@ def _whole(sets: dict[str, Curve]) -> list[str]:
     return [name for name, curve in sets.items() if name != POOL and len(curve) == len(values)]
 
 
-def _draw(axes: "Axes", line: Line, batches: list[float] | None, *, each_set: bool) -> None:
-    """Draw the mean of a line. With `each_set`, also draw a thin line for each set. Batch sizes are spaced evenly."""
+def _draw(axes: "Axes", line: Line, batches: list[float] | None) -> None:
+    """Draw the mean of a line, and a thin line for each set. Batch sizes are spaced evenly."""
 
     def points(curve: Curve) -> tuple[list[float], list[float]]:
         values = sorted(curve)
@@ -204,7 +198,7 @@ def _draw(axes: "Axes", line: Line, batches: list[float] | None, *, each_set: bo
     if line.is_level:
         axes.axhline(mean[NO_VALUE], **style)
     else:
-        if each_set and line.scored == "fitted" and not is_base:
+        if line.scored == "fitted" and not is_base:
             for curve in line.sets.values():
                 axes.plot(*points(curve), color=colour, linewidth=0.8, alpha=0.5)
         axes.plot(*points(mean), **style)

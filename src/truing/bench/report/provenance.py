@@ -85,7 +85,7 @@ def _made_by(record: dict[str, object]) -> str:
 
 
 def _code(about: dict[str, object]) -> str:
-    code = about.get("code")
-    if not isinstance(code, dict):
+    versions = about.get("versions")
+    if not isinstance(versions, dict) or "truing" not in versions:
         return NO_CODE
-    return f"truing {code['version']}" + (f", commit {code['commit']}" if code.get("commit") else "")
+    return f"truing {versions['truing']}" + (f", commit {about['commit']}" if about.get("commit") else "")

@@ -184,31 +184,12 @@ def _tables_by_subset(group: _Group) -> Iterator[Table]:
     yield _by_subset(group.setting, group.rows, "auroc", "AUROC")
 
 
-def _tables_by_value(group: _Group) -> Iterator[Table]:
-    """Yield a table of means over the sets for each metric, with a line per method and a column per value."""
-    setting, case, rows = group.setting, group.case, group.rows
-    remarks = tuple(notes(setting, case, rows, []))
-    values = sorted({row["value"] for row in rows})
-    groups: dict[str, dict[float, list[Row]]] = {}
-    for row in sorted(rows, key=line_place):
-        groups.setdefault(_name(row["base"], row["method"]), {}).setdefault(row["value"], []).append(row)
-    for column, words in ({"auroc": "AUROC", group.metric: "FPR95"} | DECIDED).items():
-        lines = [
-            (name, *(_printed(fmean(row[column] for row in found[value])) for value in values))
-            for name, found in groups.items()
-        ]
-        heads = (f"base, method; {case.varied}", *map(_value, values))
-        yield Table(_title(setting, f"{words}, mean over the sets"), heads, tuple(lines), remarks)
-        remarks = ()  # Only the first table has notes.
-
-
 _KINDS: dict[str, Callable[[_Group], Iterator[Table]]] = {
     "means": _table_of_means,
     "pool": _table_of_pool,
     "means-of-each-set": _tables_of_each_set,
     "by-set": _tables_by_set,
     "by-subset": _tables_by_subset,
-    "by-value": _tables_by_value,
 }
 """The function that makes each kind of table."""
 

@@ -1,20 +1,13 @@
-"""The figure of docs/guarantees.md: four changes of a stream, the refused share, and the drift alarm.
+"""Measure the delay of the drift alarm for four changes of a stream, and draw the changes: docs/figures/drift.svg.
 
 Contrast is fitted once, to rows of CIFAR-10 test and textures (dtd10). The reference and the streams are other rows.
-Textures are 5 % of every stream, before and after the change. For the darkening camera, the images themselves are
-darkened and go through ResNet-56. DIR has the folders `banks`, `images` and `weights`.
-
-    TRUING_DATA=DIR python -m evidence.figure_drift --camera FOLDER          # the .svg beside this script, and delays
-    TRUING_DATA=DIR python -m evidence.figure_drift --camera FOLDER --png P  # also writes a .png file
+Textures are 5 % of every stream, before and after the change. For the darkening camera, evidence/camera.py darkens the
+images themselves.
 """
 
-import argparse
-import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from io import StringIO
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
@@ -22,15 +15,17 @@ import numpy as np
 from matplotlib import pyplot as plt
 
 import truing
-from truing.cli.command import run as main
 
-HERE = Path(__file__).parent.parent / "docs" / "figures"
-DATA = (Path(__file__).parent.parent / os.environ.get("TRUING_DATA", "../shared/data")).resolve()
+from .banks import inside, load, plain
+from .camera import BRIGHTNESS, DARKENED, darkened
+from .camera import load as load_camera
+from .experiment import Experiment, table
+from .rows import DOCS, Row
+
 NETWORK = "cifar10-resnet56"
+REPETITIONS = 30
 ROWS, BATCHES, CHANGE, RATE = 32, 1000, 300, 0.001
 EVERY = 5  # Batches between two points of a line, to keep the file small.
-BRIGHTNESS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
-DARKENED = slice(3500, 5000)  # Rows of the test set that the camera records.
 ON_WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 1}
 LEGEND = {"fontsize": 13, "loc": "upper left", "framealpha": 1, "edgecolor": "none"}
 STYLE = {
@@ -53,43 +48,35 @@ class Pools(NamedTuple):
     darker: list[Any]
 
 
-def bank(name: str) -> truing.Outputs:
-    """Return the outputs of a set."""
-    return truing.Outputs.load(DATA / "banks" / NETWORK / f"{name}.npz")
+def measure() -> Iterator[Row]:
+    """Draw the figure, and yield the delay of the alarm in every stream, or None without an alarm."""
+    with mpl.rc_context(STYLE):
+        figure = draw(pools(np.random.default_rng(1)))
+        (DOCS / "figures" / "drift.svg").write_text(svg(figure))
+    for seed in range(REPETITIONS):
+        rng = np.random.default_rng([15, seed])
+        p = pools(rng)
+        for name, change in CHANGES.items():
+            since = watched(stream(p, change, rng)[0])[1].since
+            delay = None if since is None else round(since / ROWS - CHANGE, 2)
+            yield {"data": NETWORK, "seed": seed, "change": name, "delay": delay}
 
 
-def darkened(folder: Path, brightness: float) -> truing.Outputs:
-    """Return the outputs of darkened images. The folder caches them."""
-    path = folder / f"darkened-{brightness:.1f}.npz"
-    if not path.exists():
-        with np.load(DATA / "images" / "cifar10-test-5000.npz") as file, TemporaryDirectory() as temporary:
-            images = (file["images"][DARKENED] * brightness).astype(np.uint8)
-            file_of_images = Path(temporary) / "images.npz"
-            np.savez(file_of_images, images=images)
-            weights = DATA / "weights" / f"{NETWORK}.safetensors"
-            words = ["--network", "resnet56", "--weights", weights, "--data", file_of_images, "-o", path]
-            if main(["bench", "extract", *map(str, words)]):
-                raise SystemExit(1)
-    return truing.Outputs.load(path)
-
-
-def pools(folder: Path, rng: np.random.Generator) -> Pools:
+def pools(rng: np.random.Generator) -> Pools:
     """Return the p-values of all rows, from contrast and a random reference that share no rows with the streams."""
-    test, textures, digits = bank("cifar10-test"), bank("dtd10"), bank("svhn")
+    test, textures, digits = inside(NETWORK), plain(load(NETWORK, "dtd10")), plain(load(NETWORK, "svhn"))
     others = 5000 + rng.permutation(5000)
     textures = textures[rng.permutation(len(textures))]
-    plain = truing.Outputs(test.features, test.logits)
-    test_rows = truing.Outputs.concatenate(
-        [plain[others[:1000]], truing.Outputs(textures.features[:300], textures.logits[:300])]
-    )
-    fit = truing.fit_contrast(test_rows, plain[others[1000:2000]])
-    reference = fit.predict(plain[others[2000:]])
-    p_of = {
-        name: truing.p_values(reference, fit.predict(rows)) for name, rows in (("t", textures[300:]), ("d", digits))
-    }
-    darker = [truing.p_values(reference, fit.predict(darkened(folder, level))) for level in BRIGHTNESS]
-    inside = truing.p_values(reference, fit.predict(plain[:3500]))
-    return Pools(inside, test.labels[:3500], p_of["t"], p_of["d"], darker)
+    rows = plain(test)
+    fitted = truing.Outputs.concatenate([rows[others[:1000]], textures[:300]])
+    fit = truing.fit_contrast(fitted, rows[others[1000:2000]])
+    reference = fit.predict(rows[others[2000:]])
+
+    def p_of(outputs: truing.Outputs) -> Any:
+        return truing.p_values(reference, fit.predict(outputs))
+
+    darker = [p_of(rows[DARKENED]), *(p_of(load_camera(darkened(level))) for level in BRIGHTNESS)]
+    return Pools(p_of(rows[:3500]), test.labels[:3500], p_of(textures[300:]), p_of(digits), darker)
 
 
 def inside_of(p: Pools, batch: int, rng: np.random.Generator) -> Any:
@@ -209,47 +196,28 @@ def draw_martingales(axis: Any, p_values: Any) -> None:
 
 
 def svg(figure: Any) -> str:
-    """Return a figure as SVG with coordinates rounded to a tenth of a point, which halves the file."""
+    """Return a figure as SVG with coordinates, which stand in tags, rounded to a tenth of a point to halve the file."""
     file = StringIO()
-    figure.savefig(file, format="svg", metadata={"Date": None})
-    return re.sub(r"(\d\.\d)\d+", r"\1", file.getvalue())
+    figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+    return re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\d\.\d)\d+", r"\1", tag[0]), file.getvalue())
 
 
-def delays(folder: Path, repetitions: int) -> None:
-    """Print how often the alarm is raised, and how many batches after the change."""
-    print("| change | alarms | before the change | median delay, batches | 90 % within |")
-    print("| --- | --- | --- | --- | --- |")
-    delays_of: dict[str, list[float]] = {name: [] for name in CHANGES}
-    for repetition in range(repetitions):
-        rng = np.random.default_rng([15, repetition])
-        p = pools(folder, rng)
-        for name, change in CHANGES.items():
-            since = watched(stream(p, change, rng)[0])[1].since
-            delays_of[name].append(np.inf if since is None else since / ROWS - CHANGE)
-    for name, delay in delays_of.items():
-        late = np.array(delay)[np.array(delay) > 0]
-        raised, early = int(np.isfinite(delay).sum()), int((np.array(delay) <= 0).sum())
-        middle, most = np.quantile(late, [0.5, 0.9], method="higher")
-        print(f"| {name} | {raised} of {repetitions} | {early} | {middle:.0f} | {most:.0f} |")
+def sections(rows: list[Row]) -> dict[str, str]:
+    """Return the table of delays in docs/guarantees.md."""
+    lines = []
+    for name in CHANGES:
+        delays = [np.inf if row["delay"] is None else row["delay"] for row in rows if row["change"] == name]
+        early = sum(delay <= 0 for delay in delays)
+        late = [delay for delay in delays if delay > 0]
+        quantiles = np.quantile(late, [0.5, 0.9], method="higher")
+        cells = [f"{q:.0f}" if np.isfinite(q) else "not all" for q in quantiles]
+        raised = f"{np.isfinite(delays).sum()} of {len(delays)}"
+        lines.append((name, raised, str(early), *(cells if np.isfinite(delays).any() else ["", ""])))
+    columns = ("change", "alarms", "before the change", "median delay in batches", "nine of ten within")
+    return {"streams": f"{len({row['seed'] for row in rows})}", "delays": table(columns, lines, right=4)}
 
 
-def run() -> None:
-    """Write the figure and print the delays."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--camera", type=Path, required=True, help="a folder that caches the outputs of darkened images"
-    )
-    parser.add_argument("--png", type=Path, help="a folder for a .png file of the figure")
-    parser.add_argument("--repetitions", type=int, default=30)
-    options = parser.parse_args()
-    options.camera.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context(STYLE):
-        figure = draw(pools(options.camera, np.random.default_rng(1)))
-        (HERE / "drift.svg").write_text(svg(figure))
-        if options.png:
-            figure.savefig(options.png / "drift.png", dpi=60)
-    delays(options.camera, options.repetitions)
-
+EXPERIMENT = Experiment("drift", measure, sections, ("docs/guarantees.md",), ("matplotlib", "pillow", "torch"))
 
 if __name__ == "__main__":
-    run()
+    EXPERIMENT.main()

@@ -1,0 +1,1 @@
+"""How fast truing is: one script per question. See README.md."""
