@@ -3,7 +3,8 @@
 The stream is scored row by row by the energy of the logits. A row with a low MSP is a pseudo-outlier. It triggers a
 gradient step towards uniform probabilities, while a memory of one row per class and the first prediction of the row are
 kept. A row with a high MSP replaces the row of its class in the memory. The authors update a block of convolutions;
-here only the linear head is updated, because inner layers are not at hand. `Settings` are the authors' values.
+here only the linear head is updated, because inner layers are not at hand. `Settings` are the authors' values for
+ImageNet; theirs for CIFAR leave out the alignment with the first prediction.
 """
 
 from typing import Any, NamedTuple
