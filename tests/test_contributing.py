@@ -2,8 +2,6 @@
 
 import json
 import re
-import shutil
-import subprocess
 from importlib import import_module
 from pathlib import Path
 
@@ -16,21 +14,6 @@ from truing.cli.command import run as main
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "CONTRIBUTING.md").read_text()
 FORMULAS = re.findall(r"^\| ((?:Eq|Algorithm).*?) \| .* \| `(.*)` \|$", PAGE, re.MULTILINE)
-
-
-@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
-def test_make_help_lists_every_target():
-    targets = re.search(r"^\.PHONY: (help .*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
-    done = subprocess.run(
-        ["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert [line.split()[:2] for line in done.stdout.splitlines()] == [["make", target] for target in targets]
-
-
-def test_every_formula_of_the_method_has_a_line():
-    cited = {int(number) for cell, _ in FORMULAS for number in re.findall(r"\d+", re.sub(r"Algorithm \d+", "", cell))}
-    assert cited == set(range(1, 19)) - {3, 4, 9}  # Steps of other formulas: energies, and the linear model.
-    assert re.findall(r"Algorithm (\d)", str(FORMULAS)) == ["2", "3"]  # The first is DLR, step by step.
 
 
 @pytest.mark.parametrize(("cited", "place"), FORMULAS, ids=[cited for cited, _ in FORMULAS])

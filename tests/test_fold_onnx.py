@@ -119,15 +119,6 @@ def test_the_head_is_found_before_any_ending(weight, rows, fits, head, ending):
     )
 
 
-@pytest.mark.parametrize("number", [1, 500])
-def test_any_number_of_rows_is_scored(weight, rows, fits, number):
-    results = run(truing.onnx.folded(network(weight), fits["contrast"]), rows.features[:number])
-    assert results["trued_score"].shape == (number,)
-    np.testing.assert_allclose(
-        results["trued_score"], expected(fits["contrast"], results, rows.features[:number]), rtol=1e-5, atol=2e-5
-    )
-
-
 @pytest.mark.parametrize(("declared", "shown"), [("n", "n"), (3, 3)])
 def test_the_output_declares_the_number_of_rows_of_the_network(weight, rows, fits, declared, shown):
     model = truing.onnx.folded(network(weight, rows=declared), fits["dlr"], threshold=0.5)
@@ -314,14 +305,6 @@ def test_one_of_several_heads_must_be_named(weight, rows, fits):
 def test_networks_that_cannot_be_folded_are_rejected(weight, fits, make, name, options, message):
     with pytest.raises(ValueError, match=message):
         truing.onnx.folded(make(weight), fits[name], **options)
-
-
-def test_a_second_fold_is_rejected(weight, fits):
-    once = truing.onnx.folded(network(weight), fits["dlr"])
-    with pytest.raises(
-        ValueError, match="already has a tensor 'trued_score': rename it, or use the network without a trued score"
-    ):
-        truing.onnx.folded(once, fits["rlr"])
 
 
 @pytest.fixture

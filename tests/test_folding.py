@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import truing
-from truing.folding import _SCORES, folding_of
+from truing.folding import FOLDED, folding_of
 
 from .foldable import METHODS_OF_TIES, check_decisions, features_with_ties
 
@@ -44,10 +44,6 @@ def folded_scores(folding, outputs, dtype=np.float32):
     return scores[:, 0]
 
 
-def own_scores(fit, outputs):
-    return fit.predict(outputs.features) if isinstance(fit, truing.LinearFit) else fit.predict(outputs)
-
-
 @pytest.fixture(scope="module")
 def rows():
     return truing.Outputs.concatenate([truing.sample("cifar10-test")[:2000], truing.sample("svhn")])
@@ -67,32 +63,30 @@ def logits_to_try(rng, classes):
 
 @pytest.mark.parametrize("temperature", [1.0, 0.3, 1000.0])
 @pytest.mark.parametrize("classes", [2, 150])
-@pytest.mark.parametrize("name", _SCORES)
+@pytest.mark.parametrize("name", FOLDED)
 def test_an_exported_base_score_equals_the_base_score(rng, name, classes, temperature):
     temperature = 1.0 if name == "max_logit" else temperature
     logits = logits_to_try(rng, classes)
     outputs = truing.Outputs(rng.normal(size=(len(logits), 6)), logits)
     expected = truing.SCORES[name](outputs, temperature=temperature)
     maths = NumPyMaths({}, np.float64)
-    result = _SCORES[name](temperature, classes)(maths, outputs.features, maths.descending(logits, classes))[:, 0]
+    result = FOLDED[name](temperature, classes)(maths, outputs.features, maths.descending(logits, classes))[:, 0]
     np.testing.assert_allclose(result, expected, rtol=1e-12, atol=1e-12)
     maths = NumPyMaths({}, np.float32)
     narrow = outputs.features.astype(np.float32), maths.descending(logits.astype(np.float32), classes)
-    result = _SCORES[name](temperature, classes)(maths, *narrow)[:, 0]
+    result = FOLDED[name](temperature, classes)(maths, *narrow)[:, 0]
     expected = truing.SCORES[name](truing.Outputs(narrow[0], narrow[1]), temperature=temperature)
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("base", _SCORES)
-def test_in_float32_a_folded_contrast_scores_as_the_fit_does(rows, reference, base):
-    fit = truing.fit_contrast(rows, reference, base=base)
-    np.testing.assert_allclose(folded_scores(folding_of(fit), rows), fit.predict(rows), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("options", [{"components": 8}, {"base": "energy", "temperature": 2.5}])
-def test_any_contrast_can_be_folded(rows, reference, options):
+@pytest.mark.parametrize(
+    "options",
+    [*({"base": base} for base in FOLDED), {"components": 8}, {"base": "energy", "temperature": 2.5}],
+    ids=str,
+)
+def test_in_float32_a_folded_contrast_scores_as_the_fit_does(rows, reference, options):
     fit = truing.fit_contrast(rows, reference, **options)
-    np.testing.assert_allclose(folded_scores(folding_of(fit), rows), fit.predict(rows), atol=1e-6)
+    np.testing.assert_allclose(folded_scores(folding_of(fit), rows), fit.predict(rows), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("options", [{}, {"intercept": False}, {"components": 8}])
@@ -218,21 +212,14 @@ def test_a_folded_detector_scores_and_decides_as_the_detector_does(rows, referen
     [
         ("knn", "knn, which needs a reference"),
         ("vim", "vim, which needs a head and a reference"),
-        ("scale", "needs a head"),
+        ("scale", "scale, which needs a head"),
+        (lambda outputs: outputs.logits[:, 0], "<lambda>, which is not computed from features and logits alone"),
     ],
 )
-def test_a_base_score_that_needs_a_head_or_reference_rows_is_rejected(rows, reference, base, why):
-    head = np.ones((10, 64)), np.zeros(10)
-    fit = truing.fit_contrast(rows, reference, base=base, head=head)
-    with pytest.raises(ValueError, match="must be one of msp, energy, kl_uniform, max_logit, gen, gradnorm to be"):
-        folding_of(fit)
-    with pytest.raises(ValueError, match=why):
-        folding_of(fit)
-
-
-def test_a_base_score_that_is_a_function_is_rejected(rows, reference):
-    fit = truing.fit_contrast(rows, reference, base=lambda outputs: outputs.logits[:, 0])
-    with pytest.raises(ValueError, match=r"got <lambda>, which is not computed from features and logits alone"):
+def test_a_base_score_that_needs_more_than_features_and_logits_is_rejected(rows, reference, base, why):
+    fit = truing.fit_contrast(rows, reference, base=base, head=(np.ones((10, 64)), np.zeros(10)))
+    choices = "msp, energy, kl_uniform, max_logit, gen, gradnorm"
+    with pytest.raises(ValueError, match=f"must be one of {choices} to be exported, got {why}"):
         folding_of(fit)
 
 
@@ -253,16 +240,12 @@ LINEAR = truing.LinearFit(coef=np.ones(3), intercept=0.0, rows=9, rank=3, explai
         (replace(LINEAR, coef=np.full(3, 1e60)), {}, ValueError, "coef must be in float32's range to be exported"),
         (truing.Moments.of(np.ones((2, 1)), np.ones(2)), {}, TypeError, "fit must be a LinearFit, .* got Moments"),
         (truing.Detector(), {}, ValueError, "nothing learned yet"),
+        (truing.detect(truing.sample()[:50], method="none"), {}, ValueError, "must be a Detection that has a fit"),
     ],
 )
 def test_an_error_says_why_a_fit_cannot_be_folded(fit, options, error, message):
     with pytest.raises(error, match=message):
         folding_of(fit, **options)
-
-
-def test_a_detection_without_a_fit_is_rejected(rows):
-    with pytest.raises(ValueError, match="fit must be a Detection that has a fit, got one by the method none"):
-        folding_of(truing.detect(rows, method="none"))
 
 
 def test_a_temperature_outside_the_range_of_float32_is_rejected(rows, reference):

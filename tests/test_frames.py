@@ -78,14 +78,6 @@ def test_a_table_equals_the_parquet_file_of_the_command_and_can_be_written_to_pa
         np.testing.assert_array_equal(file[name], again[name])
 
 
-def test_the_notes_of_many_rows_are_stored_once(rng):
-    pytest.importorskip("pandas")
-    result = truing.detect(truing.Outputs(rng.normal(size=(100_000, 2)), scores=rng.normal(size=100_000)))
-    frame = result.to_frame()
-    assert len(frame["notes"].iloc[0]) > 50
-    assert frame["notes"].memory_usage(index=False, deep=True) < 2 * len(frame)
-
-
 def test_ids_with_missing_values_are_rejected(result):
     """NumPy has no missing integers. In float64, 2**53 + 1 would become another number."""
     pandas, pyarrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from truing import _kernels
 from truing._kernels import plain
-from truing.scores.exponentials import _power_of_rest
+from truing.scores.exponentials import power_of_rest
 
 compiled = pytest.importorskip("truing._kernels.compiled", reason="truing was installed without a C compiler")
 
@@ -88,12 +88,12 @@ def test_sums_behind_gen_agree(seed, classes, temperature, gamma, are_given):
     rng = np.random.default_rng(seed)
     logits = _kernels.readable(rows_of_any_kind(rng, classes))
     found, expected = outputs(3, len(logits)), outputs(3, len(logits))
-    assert plain.entropy_sums(logits, temperature, LIMIT, gamma, *_power_of_rest(gamma), False, *expected)
+    assert plain.entropy_sums(logits, temperature, LIMIT, gamma, *power_of_rest(gamma), False, *expected)
     if are_given:
         expected[0] *= rng.uniform(1, 3, len(logits))
         found[0][:] = expected[0]
-        plain.entropy_sums(logits, temperature, LIMIT, gamma, *_power_of_rest(gamma), True, *expected)
-    assert compiled.entropy_sums(logits, temperature, LIMIT, gamma, *_power_of_rest(gamma), are_given, *found)
+        plain.entropy_sums(logits, temperature, LIMIT, gamma, *power_of_rest(gamma), True, *expected)
+    assert compiled.entropy_sums(logits, temperature, LIMIT, gamma, *power_of_rest(gamma), are_given, *found)
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-12, atol=1e-300)
     np.testing.assert_array_equal(found[1], expected[1])
     np.testing.assert_allclose(found[2], expected[2], rtol=1e-11, atol=1e-290)
@@ -107,7 +107,7 @@ def test_invalid_logits_are_reported_wherever_they_are(rng, kernels, bad):
         logits[row, column] = bad
         assert not kernels.softmax_sums(logits, 1.0, LIMIT, *outputs(4, 37))
         assert not kernels.largest_columns(logits, LIMIT, *outputs(2, 37))
-        assert not kernels.entropy_sums(logits, 1.0, LIMIT, 0.1, *_power_of_rest(0.1), False, *outputs(3, 37))
+        assert not kernels.entropy_sums(logits, 1.0, LIMIT, 0.1, *power_of_rest(0.1), False, *outputs(3, 37))
 
 
 @settings(max_examples=100)

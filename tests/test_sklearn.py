@@ -15,10 +15,10 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.decomposition import PCA, TruncatedSVD
 from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 from sklearn.ensemble import GradientBoostingClassifier, HistGradientBoostingClassifier, RandomForestClassifier
-from sklearn.exceptions import NotFittedError, UndefinedMetricWarning
+from sklearn.exceptions import NotFittedError
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LinearRegression, LogisticRegression, Perceptron
-from sklearn.model_selection import GridSearchCV, StratifiedKFold
+from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import NearestNeighbors
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
@@ -91,44 +91,6 @@ def test_a_clone_is_unfitted_and_shares_the_fitted_classifier(digits):
         copy.predict(pixels)
     np.testing.assert_array_equal(copy.fit(pixels).score_samples(pixels), detector.score_samples(pixels))
     assert clone(make_pipeline(StandardScaler(), detector))[-1].classifier is pipeline
-
-
-def test_a_search_chooses_base_and_components(digits):
-    pixels, labels, pipeline = digits
-    rows, is_in = pixels[1::2], np.where(labels[1::2] < 8, 1, -1)
-    choices, folds = {"base": ["msp", "energy", "max_logit"], "components": [4, None]}, StratifiedKFold(3)
-    detector = TruedDetector(classifier=pipeline, method="dlr")
-    search = GridSearchCV(detector, choices, scoring="roc_auc", cv=folds).fit(rows, is_in)
-    outputs = truing.Outputs(pipeline[:-1].transform(rows), pipeline.decision_function(rows))
-    expected = {}
-    for base in choices["base"]:
-        for components in choices["components"]:
-            aurocs = []
-            for train, test in folds.split(rows, is_in):
-                scores = truing.SCORES[base](outputs)
-                fit = truing.fit_direct(outputs.features[train], scores[train], components=components)
-                trued, inside = fit.predict(outputs.features[test]), is_in[test] == 1
-                aurocs.append(truing.auroc(trued[inside], trued[~inside]))
-            expected[base, components] = np.mean(aurocs)
-    best = max(expected, key=expected.get)
-    assert search.best_params_ == {"base": best[0], "components": best[1]}
-    assert search.best_score_ == pytest.approx(expected[best], abs=1e-9)
-
-
-@pytest.mark.parametrize("rows_out", [200, 350])
-def test_a_search_over_rows_sorted_by_label_needs_stratified_folds(boosting, thirds, rows_out):
-    """scikit-learn does not stratify an outlier detector's folds, so sorted rows make folds of one label."""
-    rows = np.concatenate((thirds[2], thirds[3][:rows_out]))
-    is_in = np.repeat([1, -1], (len(thirds[2]), rows_out))
-    scores = {}
-    for name, folds in (("sorted", 3), ("stratified", StratifiedKFold(3, shuffle=True, random_state=0))):
-        search = GridSearchCV(TruedDetector(classifier=boosting), {"base": ["msp"]}, scoring="roc_auc", cv=folds)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", (truing.TruingWarning, UndefinedMetricWarning, UserWarning))
-            search.fit(rows, is_in, reference=thirds[1])
-        scores[name] = search.best_score_
-    assert np.isnan(scores["sorted"])
-    assert scores["stratified"] > 0.85
 
 
 def test_a_pipeline_transforms_the_reference_if_it_is_requested(digits):
@@ -234,23 +196,6 @@ def test_fitted_rows_are_decided_as_by_detect_and_other_rows_as_by_a_detector(ne
         scores, expected = decision.scores, decision.is_out
     np.testing.assert_allclose(detector.score_samples(others), scores, atol=1e-9 * np.ptp(scores))
     np.testing.assert_array_equal(detector.predict(others) == -1, expected)
-
-
-@quiet
-@pytest.mark.parametrize("with_head", [True, False], ids=["head", "features alone"])
-@pytest.mark.parametrize("method", ["auto", "dlr"])
-def test_the_false_alarm_rate_holds_for_fitted_rows_and_for_other_rows(network, method, with_head):
-    inside, outside, head = network
-    fitted, later = [], []
-    for seed in range(20):
-        order = np.random.default_rng(seed).permutation(len(inside))
-        reference, mixed, others = (inside[order[cut]] for cut in (slice(200), slice(200, 500), slice(500, 800)))
-        detector = TruedDetector(head if with_head else None, method=method, false_alarm=0.1)
-        labels = detector.fit_predict(np.concatenate((mixed, outside[:100])), reference=reference)
-        fitted.append(np.mean(labels[:300] == -1))
-        later.append(np.mean(detector.predict(others) == -1))
-    for shares in (fitted, later):
-        assert np.mean(shares) <= 0.1 + 3 * np.std(shares) / np.sqrt(len(shares))
 
 
 def test_a_score_that_needs_a_reference_learns_from_one_half_of_it(network):

@@ -27,19 +27,6 @@ def start(kind, rng):
     return SolvedState(calibrated(state, rows(rng, 300)))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_one_batch_is_learned_and_decided_as_by_a_detector(kind, rng):
-    solved = start(kind, rng)
-    detector = truing.Detector.of_state(solved)
-    for _ in range(4):
-        batch = rows(rng)
-        decision = detector.learn_and_decide(batch, false_alarm=0.1)
-        solved, (answer,) = learn_batches(solved, [batch], RATE)
-        np.testing.assert_array_equal(answer.scores, decision.scores)
-        np.testing.assert_array_equal(answer.decision.p_values, decision.p_values)
-        np.testing.assert_array_equal(answer.base_scores, detector.base_scores(batch))
-
-
 @pytest.mark.parametrize("kind", ["dlr", "components"])
 def test_batches_that_arrive_together_are_scored_by_a_fit_of_all_of_them(kind, rng):
     solved = start(kind, rng)
@@ -69,17 +56,6 @@ def test_garbage_rows_are_noted_for_their_own_batch_only(rng):
     assert after.state.skipped_rows == 2
     assert not any("not learned" in note for note in first.notes)
     assert any("not learned" in note for note in second.notes)
-
-
-@pytest.mark.parametrize("kind", ["dlr", "rlr", "contrast"])
-def test_without_answers_the_same_rows_are_learned(kind, rng):
-    solved = start(kind, rng)
-    batches = [rows(rng) for _ in range(3)]
-    with_answers, _ = learn_batches(solved, batches, RATE)
-    without, no_answers = learn_batches(solved, batches, RATE, with_answers=False)
-    assert no_answers == []
-    fits = [one.solved(with_reference=False).fit for one in (with_answers, without)]
-    np.testing.assert_array_equal(fits[0].coef, fits[1].coef)
 
 
 @pytest.mark.parametrize("kind", ["dlr", "window", "contrast"])

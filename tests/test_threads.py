@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import truing
-from truing._threads import _container_cores, add_blocks, count, map_blocks
-from truing.scores import NEEDS, base_scores
+from truing._threads import add_blocks, container_cores, count, map_blocks
 
 COUNTS = (1, 2, 3, 8)
 
@@ -51,17 +50,6 @@ def test_fits_have_the_same_bits_on_any_number_of_threads(rows, components):
         return [*results, exact.coef, exact.gamma, exact.gap]
 
     assert_same_bits_on_every_count(work)
-
-
-@pytest.mark.parametrize("name", truing.SCORES)
-def test_a_base_score_has_the_same_bits_on_any_number_of_threads(rows, name):
-    rng = np.random.default_rng(1)
-    features = np.maximum(rows.features, 0)[:20_000].astype(np.float32)
-    logits = (rows.logits[:20_000] + 9).astype(np.float32)
-    head = rng.normal(size=(11, 24)), rng.normal(size=11)
-    given = {"head": head, "reference": truing.Outputs(features[::100], logits[::100])} if name in NEEDS else {}
-    outputs = truing.Outputs(features, logits, scores=rows.scores[:20_000])
-    assert_same_bits_on_every_count(lambda: [base_scores(outputs, name, **given)])
 
 
 @pytest.mark.parametrize("method", ["dlr", "contrast"])
@@ -203,6 +191,10 @@ def test_the_number_is_the_chosen_one_then_the_variable_then_the_cores(monkeypat
     assert 1 <= count() <= cores
     monkeypatch.setenv("TRUING_THREADS", "5")
     assert count() == 5
+    for text in ("0", "two", "-1", "1.5"):
+        monkeypatch.setenv("TRUING_THREADS", text)
+        with pytest.raises((TypeError, ValueError), match="TRUING_THREADS must be"):
+            map_blocks(str, range(10))
     truing.threads(3)
     assert count() == 3
 
@@ -213,17 +205,10 @@ LIMITS = {"100000 100000": 1, "150000 100000": 2, "20000 100000": 1, "max 100000
 @pytest.mark.parametrize(("limit", "cores"), LIMITS.items())
 def test_the_number_of_cores_of_a_container_comes_from_its_limit(tmp_path, limit, cores):
     (tmp_path / "cpu.max").write_text(limit + "\n")
-    assert _container_cores(tmp_path / "cpu.max") == cores
+    assert container_cores(tmp_path / "cpu.max") == cores
 
 
 @pytest.mark.parametrize(("n", "error"), [(0, ValueError), (-1, ValueError), (1.5, TypeError), (True, TypeError)])
 def test_an_invalid_number_is_rejected(n, error):
     with pytest.raises(error, match="n must be"):
         truing.threads(n)
-
-
-@pytest.mark.parametrize("text", ["0", "two", "-1", "1.5"])
-def test_an_invalid_variable_is_rejected_by_name(monkeypatch, text):
-    monkeypatch.setenv("TRUING_THREADS", text)
-    with pytest.raises((TypeError, ValueError), match="TRUING_THREADS must be"):
-        map_blocks(str, range(10))

@@ -71,7 +71,7 @@ def count() -> int:
     if named:
         return _as_count(int(named) if named.isdecimal() else named, "TRUING_THREADS")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, _container_cores(_CONTAINER_LIMIT) or cores)
+    return min(cores, container_cores(_CONTAINER_LIMIT) or cores)
 
 
 def map_blocks(
@@ -161,7 +161,7 @@ def _shared_pool() -> ThreadPoolExecutor:
 
 
 @cache
-def _container_cores(limit: Path) -> int | None:
+def container_cores(limit: Path) -> int | None:
     """Return the number of cores that the container of this process may use, or None without a limit."""
     try:
         quota, period = limit.read_text().split()

@@ -214,17 +214,17 @@ def _contrast(fit: ContrastFit, threshold: float | None) -> Folding:
 def _base_score_of(standard: Standard) -> Score:
     """Return the base score of a contrast, at its temperature."""
     base = base_name(standard.base)
-    if not isinstance(standard.base, str) or base not in _SCORES:
+    if not isinstance(standard.base, str) or base not in FOLDED:
         needed = NEEDS.get(base, ()) if isinstance(standard.base, str) else ()
         why = f"needs a {' and a '.join(needed)}" if needed else "is not computed from features and logits alone"
         raise ValueError(
-            f"the base score of a contrast must be one of {', '.join(_SCORES)} to be exported, got {base}, which {why}"
+            f"the base score of a contrast must be one of {', '.join(FOLDED)} to be exported, got {base}, which {why}"
         )
     temperature = _in_range(standard.temperature, "temperature")
     if np.float32(temperature) == 0:
         raise ValueError(f"temperature must be in float32's range to be exported, got {temperature:g}")
     _check_varies(standard, base)
-    return _SCORES[base](temperature, standard.classes)
+    return FOLDED[base](temperature, standard.classes)
 
 
 def _check_varies(standard: Standard, base: str) -> None:
@@ -291,7 +291,7 @@ def _gradnorm(temperature: float, classes: int) -> Score:
     return score
 
 
-_SCORES: dict[str, Callable[[float, int], Score]] = {
+FOLDED: dict[str, Callable[[float, int], Score]] = {
     "msp": _msp,
     "energy": _energy,
     "kl_uniform": _kl_uniform,

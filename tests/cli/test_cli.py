@@ -11,8 +11,6 @@ import pytest
 
 import truing
 from truing.cli.command import run as main
-from truing.options import FEWEST_FOR_CONTRAST
-from truing.report import summary
 
 COMMANDS = ["detect", "decide", "learn", "score", "fit", "apply", "merge", "threshold", "evaluate", "export"]
 COMMANDS += ["demo", "bench", "serve"]
@@ -128,13 +126,6 @@ def test_without_a_reference_there_are_ranks_and_no_decisions(folder, capsys):
     assert columns["rank"][int(np.argmin(np.array(columns["scores"], float)))] == "1"
 
 
-@pytest.mark.parametrize("name", ["x.csv", "x.npy", "x.npz", "x.parquet", "x.arrow"])
-def test_every_format_of_results_has_the_same_scores(folder, capsys, name):
-    run(capsys, "detect", "test.npz", "-o", "plain.npy")
-    run(capsys, "detect", "test.npz", "-o", name)
-    assert run(capsys, "threshold", name) == run(capsys, "threshold", "plain.npy")
-
-
 def test_score_first_marks_the_rows_before_any_fit(folder, capsys):
     arguments = ["detect", "test.npz", "--method", "online", "--batch", "50", "--order", "score-first"]
     assert any("50 rows came before any fit" in line for line in warnings_of(capsys, *arguments, "-o", "scores.csv"))
@@ -156,14 +147,6 @@ def test_fit_with_a_reference_is_a_contrast(capsys, rows, reference, method):
     np.testing.assert_array_equal(np.load("trued.npy"), truing.fit_contrast(rows, reference).predict(rows))
 
 
-def test_saved_moments_give_the_fit(folder, capsys):
-    run(capsys, "fit", "test.npz", "--moments", "moments.npz", "-o", "fit.npz")
-    np.testing.assert_array_equal(truing.load("moments.npz").solve().coef, truing.load("fit.npz").coef)
-    shutil.copy("moments.npz", "copy.npz")
-    merge = ["merge", "moments.npz", "copy.npz", "-o", "all.npz"]
-    assert "each file of moments must be given once, got moments.npz and its copy copy.npz" in error_of(capsys, *merge)
-
-
 def test_threshold_and_evaluate_print_the_results_of_the_library(capsys, rows):
     run(capsys, "score", "test.npz", "--base", "energy", "-o", "in.npy")
     run(capsys, "score", "reference.npz", "-o", "out.npy")
@@ -174,13 +157,6 @@ def test_threshold_and_evaluate_print_the_results_of_the_library(capsys, rows):
     printed = run(capsys, "evaluate", "in.npy", "out.npy", "--outputs", "test.npz", "--convention", "paper")
     expected = truing.evaluate(scores_in, scores_out, convention="paper", correct=rows.correct())
     assert json.loads(printed) == json.loads(expected.json())
-
-
-def test_detect_contrasts_with_a_reference_that_is_large_enough(folder, capsys, rng):
-    reference = truing.Outputs(rng.normal(size=(FEWEST_FOR_CONTRAST, 5)), rng.normal(size=(FEWEST_FOR_CONTRAST, 4)))
-    for some, method in ((reference, "contrast"), (reference[1:], "dlr")):
-        some.save("reference.npz")
-        assert json.loads(run(capsys, "detect", "test.npz", *REFERENCE, "--json"))["method"] == method
 
 
 def test_base_scores_use_the_head_and_the_reference(capsys, rows, reference, rng):
@@ -420,26 +396,9 @@ def test_wrong_input_gets_one_clear_line_and_writes_nothing(folder, capsys, rows
     assert message in error_of(capsys, *arguments.split())
 
 
-@pytest.mark.parametrize(("name", "message"), [("", "file name must not be empty"), ("two\n lines.npz", r"two\n lin")])
-def test_odd_file_names_are_errors_of_one_line(folder, capsys, name, message):
-    assert message in error_of(capsys, "detect", name)
-
-
 def test_an_invalid_number_of_threads_is_an_error(folder, capsys, monkeypatch):
     monkeypatch.setenv("TRUING_THREADS", "abc")
     assert "TRUING_THREADS must be a whole number of threads, got 'abc'" in error_of(capsys, "detect", "test.npz")
-
-
-@pytest.mark.parametrize("count", [1, 12, 5_250_000])
-@pytest.mark.parametrize("reference_rows", [None, 1, 1200])
-def test_the_summary_has_plain_numbers_and_correct_plurals(count, reference_rows):
-    printed = {"rows": count, "dimensions": 1, "base": "msp", "method": "dlr"}
-    printed |= {"fit": {"rank": 1, "explained": 0.5, "fitted_rows": float(count)}, "out_share_at_least": None}
-    printed |= {"reference_rows": reference_rows, "rate": {"accept": 0.9}, "threshold": None}
-    printed |= {"refused": None if reference_rows is None else 1, "output": None, "report": None, "notes": []}
-    text = summary.text(printed)
-    assert f"of {count:,} row{'s' if count > 1 else ''}\n" in text + "\n"
-    assert not re.search(r"\b1 (rows|reference rows|features)\b|\be\+|\d{4}", text)
 
 
 def test_one_row_has_a_fit_of_rank_0(capsys, rows):

@@ -1,18 +1,25 @@
-"""The command as a process: stdout has only the result, and closed streams and encodings do no harm."""
+"""The command as a process: streams, encodings and interrupts."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import truing
+import truing_command
 
-ENVIRONMENT = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {
+    **os.environ,
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "PYTHONPATH": str(Path(truing.__file__).parents[1]),
+}
 
 
 def python(code: str, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
@@ -23,11 +30,29 @@ def python(code: str, *arguments: str, **options: object) -> subprocess.Complete
 
 # Interrupts work even if the test run itself was started in the background, where SIGINT is ignored.
 COMMAND = """
-import signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)
-from truing.cli import main
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.{disposition})
+{before}
+from truing_command import main
 sys.exit(main())
 """
+AT_IMPORT = """
+class Finder:
+    def find_spec(name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder)
+"""
+AT_EXIT = """
+import atexit
+atexit.register(os.kill, os.getpid(), signal.SIGINT)
+"""
+
+
+def command(*arguments: str, before: str = "", disposition: str = "default_int_handler") -> tuple[int, str, str]:
+    """Return the exit code, stdout and stderr of the command, started after some code."""
+    done = python(COMMAND.format(before=before, disposition=disposition), *arguments)
+    return done.returncode, done.stdout, done.stderr
 
 
 def test_importing_the_library_leaves_interrupts_alone():
@@ -40,12 +65,29 @@ print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
     assert python(code).stdout == "True\n"
 
 
-def test_an_interrupt_while_a_command_runs_is_reported_in_one_line(tmp_path):
+@pytest.mark.parametrize("module", ["numpy.linalg", "truing.cli.command", "pyarrow.lib"])
+def test_an_interrupt_while_libraries_load_is_reported_in_one_line_and_writes_nothing(tmp_path, rng, module):
+    truing.Outputs(rng.normal(size=(20, 8)), rng.normal(size=(20, 5))).save(tmp_path / "rows.parquet")
+    words = ["score", str(tmp_path / "rows.parquet"), "-o", str(tmp_path / "scores.npy")]
+    assert command(*words, before=AT_IMPORT.format(module=module)) == (130, "", "truing: interrupted\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.parquet"]
+
+
+def test_an_interrupt_after_the_command_is_done_changes_nothing():
+    assert command("--version", before=AT_EXIT) == (0, f"truing {truing.__version__}\n", "")
+
+
+def test_a_command_started_with_interrupts_ignored_ignores_them(tmp_path):
     np.save(tmp_path / "scores.npy", np.arange(9.0))
-    interrupt = "cli.threshold_and_rows = lambda *given, **named: os.kill(os.getpid(), 2)"
-    code = f"import os, truing.cli.command as cli; {interrupt}\n{COMMAND}"
-    done = python(code, "threshold", str(tmp_path / "scores.npy"))
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "truing: interrupted\n")
+    before = AT_IMPORT.format(module="numpy") + AT_EXIT
+    code, out, err = command("threshold", str(tmp_path / "scores.npy"), before=before, disposition="SIG_IGN")
+    assert (code, err) == (0, "")
+    assert '"rows": 9' in out
+
+
+def test_the_installed_command_starts_in_the_module_that_handles_early_interrupts():
+    (script,) = entry_points(group="console_scripts", name="truing")
+    assert script.load() is truing_command.main
 
 
 @pytest.mark.parametrize(
@@ -83,9 +125,8 @@ sys.exit(truing.cli.main())
 @pytest.mark.parametrize("closed", [1, 2])
 def test_a_command_runs_with_a_closed_stream(tmp_path, closed):
     np.save(tmp_path / "scores.npy", np.arange(9.0))
-    code = (
-        f"import os; os.execv({sys.executable!r}, [{sys.executable!r}, '-c', {COMMAND!r}, *__import__('sys').argv[1:]])"
-    )
+    words = ["-m", "truing"]
+    code = f"import os, sys; os.execv({sys.executable!r}, [{sys.executable!r}, *{words!r}, *sys.argv[1:]])"
     for path, expected in ((tmp_path / "scores.npy", 0), (tmp_path / "gone.npy", 1)):
         done = python(f"import os; os.close({closed})\n{code}", "threshold", str(path))
         assert done.returncode == expected

@@ -1,4 +1,4 @@
-"""p-values of a contrast are valid, and Benjamini-Hochberg keeps its level, in jobs and streams and after a restore.
+"""p-values of a contrast are valid, and Benjamini-Hochberg keeps its level, in jobs and streams.
 
 On real features at small sizes, where errors show: 100 rows in each half of the reference, 100 in-distribution
 test rows, and 25 out rows or none.
@@ -39,21 +39,18 @@ def whole_job(rng, out, **options):
     return truing.detect(rows, reference, method="contrast", false_alarm=0.05, rng=rng, **options).p_values, is_in
 
 
-def learn_and_decide(rng, out, batch=25, path=None):
-    """Return the p-values of the last batch of a stream that is saved and restored after every batch."""
+def learn_and_decide(rng, out, batch=25):
+    """Return the p-values of the last batch of a stream."""
     reference, inside, outside = draw(rng, out)
     rows, is_in = mixture(rng, inside, outside)
     detector = truing.Detector(method="contrast")
     detector.calibrate(reference[rng.permutation(REFERENCE)])
     for start in range(0, len(rows), batch):
         decision = detector.learn_and_decide(rows[start : start + batch], false_alarm=0.05)
-        if path is not None:
-            truing.save(detector, path)
-            detector = truing.load(path)
     return decision.p_values, is_in[start : start + batch]
 
 
-def decide(rng, out, path=None):
+def decide(rng, out):
     """Return the p-values of the second half of the rows, after the first half was learned."""
     reference, inside, outside = draw(rng, out)
     rows, is_in = mixture(rng, inside, outside)
@@ -62,9 +59,6 @@ def decide(rng, out, path=None):
     half = len(rows) // 2
     for start in range(0, half, 10):
         detector.learn(rows[start : min(start + 10, half)])
-    if path is not None:
-        truing.save(detector, path)
-        detector = truing.load(path)
     return detector.decide(rows[half:], false_alarm=0.05).p_values, is_in[half:]
 
 
@@ -102,11 +96,6 @@ def test_p_values_are_valid_at_every_level(mode):
 
 def test_p_values_are_valid_without_out_rows():
     check_levels(whole_job, 0, 200, seed=11)
-
-
-@pytest.mark.parametrize("mode", [learn_and_decide, decide])
-def test_p_values_are_valid_after_a_restore(mode, tmp_path):
-    check_levels(mode, OUT, 60, seed=12, path=tmp_path / "detector.npz")
 
 
 def false_discoveries(splits, seed, level, out):

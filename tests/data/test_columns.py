@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 import truing
 from truing.cli.command import run as main
-from truing.data.columns import write_columns
 from truing.data.jobs.score_files import read_score_blocks
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -63,18 +62,6 @@ def test_a_csv_line_with_another_number_of_fields_is_an_error(tmp_path, names, f
         read_scores(tmp_path / "x.csv")
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_a_missing_column_is_an_error_that_lists_the_columns(tmp_path, ending):
-    path = tmp_path / f"x.{ending}"
-    write_columns(path, {"id": np.arange(4), "logits": FEATURES, "embedding": FEATURES})
-    message = rf"x\.{ending} must contain features, got id, logits, embedding: name the column"
-    with pytest.raises(ValueError, match=message):
-        truing.Outputs.load(path)
-    write_columns(path, {f"column{number}": SCORES for number in range(30)})
-    with pytest.raises(ValueError, match=r"got column0, column1, .*, column11 and 18 more"):
-        truing.Outputs.load(path)
-
-
 def test_a_folder_without_features_is_an_error_that_lists_the_files(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no features\.npy in the folder .*, which contains nothing"):
         truing.Outputs.load(tmp_path)
@@ -95,13 +82,6 @@ def test_a_table_without_rows_is_an_error(tmp_path):
             write_table(table, str(tmp_path / f"x.{ending}"))
             with pytest.raises(ValueError, match=rf"x\.{ending} must have at least one row, got none"):
                 truing.Outputs.load(tmp_path / f"x.{ending}")
-
-
-def test_features_cannot_be_written_to_npy_or_csv_files(tmp_path):
-    for name in ("x.npy", "x.csv"):
-        with pytest.raises(ValueError, match=r"must end in .npz, .parquet, .arrow, .feather to hold features, scores"):
-            truing.Outputs(FEATURES, scores=SCORES).save(tmp_path / name)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_file_names_with_invalid_text_are_read_written_and_printed(tmp_path, monkeypatch, capsys):

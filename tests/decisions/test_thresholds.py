@@ -18,7 +18,6 @@ from truing.decisions.thresholds import (
     out_share_at_least,
     out_share_at_most,
     out_share_of_counts,
-    p_values,
     threshold_between,
 )
 
@@ -206,7 +205,7 @@ def test_the_bound_on_the_out_share_holds_with_95_percent_confidence(share, leve
     for _ in range(500):
         rows_in, inside = rng.normal(size=150), rng.normal(size=round(100 * (1 - share)))
         rows = np.concatenate((inside, rng.normal(-2, 1, 100 - len(inside))))
-        bounds.append(out_share_at_least(p_values(rows_in, rows), rows_in=150, levels=levels))
+        bounds.append(out_share_at_least(truing.p_values(rows_in, rows), rows_in=150, levels=levels))
         holds += bounds[-1] <= share
     assert holds / 500 >= 0.95 - 3 * np.sqrt(0.95 * 0.05 / 500)
     assert np.mean(bounds) >= 0.4 * share

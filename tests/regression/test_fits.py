@@ -117,14 +117,6 @@ def test_columns_many_powers_of_ten_below_the_components_have_no_effect(fit, dat
     assert (more.rank, more.collinear) == (large, 0)
 
 
-def test_one_component_fits_two_rows_of_columns_hundreds_of_powers_of_ten_apart(rng):
-    """LAPACK returned NaN eigenvectors for a quarter of these inputs."""
-    for _ in range(40):
-        features = rng.normal(size=(2, 4)) * 10.0 ** np.array([-160, 50, -99, 0])
-        fit = truing.fit_direct(features, [1.0, 2.0], components=1)
-        np.testing.assert_allclose(fit.predict(features), [1.0, 2.0], atol=1e-6)
-
-
 HARD_TIES = {
     "interpolated": lambda rng: (rng.normal(size=(30, 40)), rng.normal(size=30)),
     "one column fewer than rows": lambda rng: (rng.normal(size=(30, 29)), rng.normal(size=30)),
@@ -132,17 +124,6 @@ HARD_TIES = {
     "whole numbers": lambda rng: (rng.integers(0, 3, (80, 4)).astype(float), rng.integers(0, 3, 80).astype(float)),
     "repeated rows": lambda rng: (np.repeat(rng.normal(size=(12, 4)), 5, axis=0), np.repeat(rng.normal(size=12), 5)),
 }
-
-
-@pytest.mark.parametrize("make", HARD_TIES.values(), ids=HARD_TIES)
-@pytest.mark.parametrize("penalty", [1e-5, 0.1])
-def test_row_order_never_changes_the_fit_of_tied_rows(rng, make, penalty):
-    features, scores = make(rng)
-    one = truing.fit_robust(features, scores, penalty=penalty).predict(features)
-    for _ in range(6):
-        order = rng.permutation(len(scores))
-        other = truing.fit_robust(features[order], scores[order], penalty=penalty).predict(features)
-        np.testing.assert_allclose(other, one, atol=1e-8)
 
 
 def zeros_among(rng):
@@ -181,6 +162,10 @@ def test_shuffled_rows_are_trusted_in_the_same_order(rng, make, shape):
         shuffled = rng.permutation(len(scores))
         other = rows[shuffled][trust_order(features[shuffled], scores[shuffled], **shape)]
         np.testing.assert_array_equal(other, one)
+
+
+def test_of_rows_with_equal_residuals_the_row_with_the_higher_score_is_trusted_more():
+    assert trust_order(np.ones((3, 1)), [-1.0, 1.0, 0.0]).tolist() == [2, 1, 0]
 
 
 @hard_orders

@@ -179,20 +179,6 @@ def test_narrow_features_are_summed_in_float64(rng, shape, dtype):
     assert_equal(Moments.of(narrow, scores), Moments.of(narrow.astype(np.float64), scores))
 
 
-def test_restored_moments_continue_to_the_same_bits(rng, tmp_path):
-    batches = [(rng.normal(2, 1, size=(7, 40)), rng.normal(size=7)) for _ in range(12)]
-    whole = restored = 0
-    for features, scores in batches:
-        whole = whole + Moments.of(features, scores)
-        restored = restored + Moments.of(features, scores)
-        np.savez(tmp_path / "moments.npz", **vars(restored))
-        with np.load(tmp_path / "moments.npz") as stored:
-            restored = Moments(float(stored["rows"]), *(stored[field.name] for field in fields(Moments)[1:]))
-        assert_equal(whole, restored)
-        np.testing.assert_array_equal(whole.solve().coef, restored.solve().coef)
-    assert whole.is_dense
-
-
 def test_no_float64_copy_of_many_rows_is_made(rng):
     narrow, scores = rng.normal(size=(200_000, 32)).astype(np.float16), np.zeros(200_000)
     Moments.of(narrow[:99], scores[:99]).solve()  # Load libraries first.

@@ -8,19 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 from scipy.special import log_softmax, logsumexp
 from sklearn.neighbors import NearestNeighbors
 
 import truing
-from tests.conftest import DATA
 from truing.scores import NEEDS, base_scores
 
 every_score = pytest.mark.parametrize("name", truing.SCORES)
 of_logits = pytest.mark.parametrize(
     "score", [truing.msp, truing.energy, truing.kl_uniform, truing.max_logit, truing.gen]
 )
-many_logits = arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(2, 6)), elements=st.floats(-1e4, 1e4))
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -39,7 +36,7 @@ class Network:
 
     def __init__(self, rng, rows=None, d=None, c=None, reference_rows=None, dtype=np.float64):
         rows, reference_rows = rows or int(rng.integers(1, 260)), reference_rows or int(rng.integers(20, 200))
-        d, c = d or int(rng.integers(2, 40)), c or int(rng.integers(2, 30))
+        d, c = d or int(rng.integers(2, 40)), c or int(rng.choice([2, 3, 10, 29, 300]))
         self.head = rng.normal(size=(c, d)), rng.normal(size=c) + 20  # ViM requires largest logits above 0.
         self.outputs, self.reference = (
             self.outputs_of(np.abs(rng.normal(size=(n, d))), dtype) for n in (rows, reference_rows)
@@ -103,27 +100,6 @@ def test_narrow_types_are_scored_in_float64(name, dtype, rng):
     )
     network.outputs, network.reference = wide
     np.testing.assert_array_equal(found, network.score(name))
-
-
-@given(logits=many_logits, temperature=st.floats(0.01, 1e3))
-def test_scores_stay_finite_and_keep_their_bounds(logits, temperature):
-    classes = logits.shape[1]
-    msp, energy = truing.msp(logits, temperature), truing.energy(logits, temperature)
-    assert ((msp >= 1 / classes - 1e-12) & (msp <= 1 + 1e-12)).all()
-    largest = logits.max(axis=1)
-    slack = 1e-9 * (1 + np.abs(largest))
-    assert ((energy >= largest - slack) & (energy <= largest + temperature * np.log(classes) + slack)).all()
-    assert (truing.kl_uniform(logits, temperature) >= -1e-9).all()
-    assert np.isfinite(truing.gradnorm(logits, logits, temperature)).all()
-    gen = truing.gen(logits, temperature)
-    assert ((gen <= 0) & (gen >= -classes)).all()
-
-
-@given(logits=many_logits)
-def test_a_shift_of_all_logits_changes_the_energy_only(logits):
-    np.testing.assert_allclose(truing.msp(logits + 3), truing.msp(logits), rtol=1e-9)
-    np.testing.assert_allclose(truing.kl_uniform(logits + 3), truing.kl_uniform(logits), rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(truing.energy(logits + 3), truing.energy(logits) + 3, rtol=1e-9, atol=1e-9)
 
 
 @of_logits
@@ -396,16 +372,6 @@ def test_with_leave_out_vim_scores_a_reference_row_by_the_other_nine_tenths(rng)
         np.testing.assert_allclose(found[row], expected[0], rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["fdbd", "nci", "vim", "knn"])
-def test_with_leave_out_real_reference_rows_score_like_new_rows(name, bank):
-    inside = bank("cifar10-resnet56", "cifar10-test")
-    reference, fresh = inside[:200], inside[200:]
-    with np.load(DATA / "banks" / "cifar10-resnet56" / "head.npz") as file:
-        given = {"head": (file["weight"], file["bias"]), "reference": reference}
-    chance = truing.auroc(base_scores(reference, name, **given, leave_out=True), base_scores(fresh, name, **given))
-    assert abs(chance - 0.5) < 3 * (1 / 12 / 200) ** 0.5  # Without leave_out, ViM has 0.7 and KNN 0.8.
-
-
 @every_score
 def test_no_float64_copy_of_all_rows_is_made(name, rng):
     network = Network(rng, rows=50_000, d=32, c=10, dtype=np.float32)
@@ -458,14 +424,12 @@ def arrays_of(n=4, d=3, c=2):
 WRONG = [
     ("scale", {"weight": np.ones((2, 5))}, r"weight must have shape \(c, d\) = \(2, 3\)"),
     ("ash", {"bias": np.ones(3)}, r"weight must have shape \(c, d\) = \(3, 3\) .*, got \(2, 3\)"),
-    ("scale", {"percentile": 1.0}, "percentile must be at least 0 and at most 0.99, got 1.0"),
     ("scale", {"features": [[1.0, 2, 3], [-1, -2, -3]]}, "features must be activations of a ReLU.*: row 1"),
     ("fdbd", {"weight": np.ones((2, 3))}, "weight must differ between classes .*, got equal rows 0 and 1"),
     ("fdbd", {"weight": np.ones((3, 3))}, r"weight must have shape \(c, d\) = \(2, 3\) to match the logits"),
     ("fdbd", {"mean": np.ones(2)}, "mean must have 3 entries, one for each feature, got 2"),
     ("nci", {"logits": np.ones((3, 2))}, "features and logits must have the same number of rows, got"),
     ("nci", {"features": np.ones((4, 3)), "mean": np.ones(3)}, "features must be different from their mean .*: row 0"),
-    ("nci", {"alpha": -1.0}, "alpha must be at least 0"),
     ("vim", {"features_in": np.ones((9, 4))}, "features_in must have 3 columns, as the features have, got 4"),
     ("vim", {"logits_in": np.ones((9, 3))}, "logits_in must have 2 columns, one for each row of weight, got 3"),
     ("vim", {"logits_in": -np.ones((9, 2))}, "logits_in must have largest logits above 0 on average, got -1"),
@@ -473,10 +437,7 @@ WRONG = [
     ("vim", {"features_in": np.ones((9, 3)), "dimensions": 2}, "features_in must vary in more directions"),
     ("vim", {"features_in": np.ones((1, 3)), "logits_in": np.ones((1, 2))}, "features_in must have at least two rows"),
     ("knn", {"neighbours": 10}, "features_in must have 10 rows or more for 10 neighbours, got 9"),
-    ("knn", {"neighbours": 0}, "neighbours must be at least 1, got 0"),
     ("knn", {"leave_out": True}, "features must be the rows of features_in, in the same order"),
-    ("gen", {"gamma": 0.0}, "gamma must be above 0"),
-    ("gen", {"top": 0}, "top must be at least 1, got 0"),
 ]
 
 
@@ -604,12 +565,3 @@ def test_scores_of_extreme_logits_are_their_limits():
     assert truing.msp([[1e100, 1e100]], 1e-100) == [0.5]
     assert truing.kl_uniform([[1e100, 1e100]], 1e-100) == [0.0]
     assert truing.gen([[1e100, 1e100]], 1e-100, gamma=0.5) == pytest.approx([-1.0], rel=1e-15)
-
-
-@pytest.mark.parametrize("classes", [256, 1000])
-def test_a_row_of_many_classes_has_the_same_score_alone_and_among_others(rng, classes):
-    logits = rng.normal(0, 3, (37, classes)).astype(np.float32)
-    for score in (truing.msp, truing.energy, truing.kl_uniform, truing.gen, truing.max_logit):
-        together = score(logits)
-        alone = np.concatenate([score(row[None]) for row in logits])
-        np.testing.assert_array_equal(together, alone)

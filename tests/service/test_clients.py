@@ -19,7 +19,6 @@ ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-clients" / "bin" / "python"
 PAGE = ROOT / "docs" / "clients.md"
 TOKEN = "0123456789-abcdef"
-NAMES = ["scores", "base_scores", "p_values", "is_out"]
 
 # The models have different numbers of columns, so that no request can reach the wrong model unnoticed.
 SIZES = {"cats": (6, 3), "dogs": (4, 2)}
@@ -324,7 +323,3 @@ def test_an_example_of_the_page_prints_what_the_page_shows(example_service, lang
 def rounded(text: str) -> str:
     """Return a text with rounded numbers: the last digits may depend on the machine."""
     return re.sub(r"\d+\.\d+", lambda number: f"{float(number[0]):.9f}", text)
-
-
-def test_the_page_has_an_example_for_every_client():
-    assert [language for language, _, _ in examples()] == ["sh", "py", "py", "java"]

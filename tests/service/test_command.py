@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -120,37 +119,6 @@ def test_a_reference_in_groups_is_split_by_the_column_of_its_file(tmp_path):
     detector.calibrate(rows, groups=films)
     expected = detector.learn_and_decide(batch(10, 1), false_alarm=0.05)
     np.testing.assert_array_equal(answer["p_values"], expected.p_values)
-
-
-def test_a_backup_of_a_running_service_can_be_served(tmp_path):
-    def backup(target: str) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, "-m", "truing", "serve", "backup", str(tmp_path / "state"), str(tmp_path / target)]
-        return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=ENVIRONMENT)
-
-    with serving(tmp_path / "state") as running:
-        from_json(running.client.post(INFER, json=as_json(batch(12))))
-        running.client.put("/models/cats", json={"features": 2, "classes": 2})
-        done = backup("copy")
-        assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout == f"2 models copied to {tmp_path / 'copy'}: cats, truing\n"
-        from_json(running.client.post(INFER, json=as_json(batch(12))))
-    again = backup("copy")
-    assert (again.returncode, again.stderr) == (
-        1,
-        f"truing: {tmp_path / 'copy'} must be a new or empty directory, got one with files\n",
-    )
-    with serving(tmp_path / "copy", sizes=None) as running:
-        assert running.state_rows() == 12
-
-
-def test_a_broken_model_of_the_command_line_is_named_and_the_others_are_served(state, tmp_path):
-    shutil.copytree(state, tmp_path / "state")
-    shutil.copy(tmp_path / "state" / "truing.sqlite3", tmp_path / "state" / "cats.sqlite3")
-    (tmp_path / "state" / "truing.sqlite3").write_bytes(b"no database")
-    with serving(tmp_path / "state") as running:
-        assert "truing cannot be used, truing.sqlite3" in running.start_line
-        assert running.client.get("/v2/models/truing/ready").status_code == 503
-        assert running.state_rows("cats") == 30
 
 
 WRONG = {

@@ -219,15 +219,6 @@ def test_an_answer_to_raw_or_typed_tensors_equals_the_answer_over_http_bit_by_bi
     assert service.rows("cats") == service.rows("dogs")
 
 
-def test_rows_with_an_id_are_learned_once(service):
-    rows, before = batch("once", 7), service.rows()
-    first, again = (service.client.infer(rows, id="once") for _ in range(2))
-    assert (first.id, first.model_name, first.model_version) == ("once", "cats", "1")
-    assert [values(answer.parameters)["repeated"] for answer in (first, again)] == [False, True]
-    assert service.rows() == before + 7
-    service.client.infer(rows, "dogs", id="once")  # The models stay equal for the other tests.
-
-
 def test_metadata_and_index_equal_those_of_http(service):
     def fields(call: str, **request: Any) -> dict[str, Any]:
         response = service.client.call(call, **request)

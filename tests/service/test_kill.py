@@ -168,9 +168,3 @@ def survive(state: Path, kinds: list[str], kills: int, seed: int, *, with_snapsh
 @pytest.mark.parametrize("with_snapshots", [False, True])
 def test_five_kills_under_load_lose_and_repeat_no_batch(tmp_path, with_snapshots):
     survive(tmp_path / "state", ["dlr", "window", "contrast"], 5, with_snapshots, with_snapshots=with_snapshots)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("with_snapshots", [False, True])
-def test_fifteen_kills_under_load_lose_and_repeat_no_batch(tmp_path, with_snapshots):
-    survive(tmp_path / "state", ["decay", "rlr", "auto"], 15, seed=0, with_snapshots=with_snapshots)

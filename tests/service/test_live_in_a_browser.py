@@ -2,12 +2,10 @@
 
 import json
 import re
-import shutil
 import socket
-import subprocess
 import threading
 from collections import defaultdict
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import pairwise
 
 import numpy as np
@@ -158,32 +156,6 @@ def test_rows_arrive_and_the_numbers_and_charts_follow(browser, server):
 PICTURE = "id => document.querySelector(`#${id} canvas`).toDataURL()"
 
 
-def test_the_reader_chooses_a_model_and_the_list_follows_the_server(browser, tmp_path):
-    (tmp_path / "broken.sqlite3").write_bytes(b"not a database")
-    with served(tmp_path) as server:
-        for name, rows in {"one": 100, "two": 200}.items():
-            server.create(name)
-            server.learn(name=name, batches=1, rows=rows)
-        with opened(browser, server.address, viewport={"width": 390, "height": 900}) as (page, messages, _):
-            assert text(page, "#rows", "100") == "100"  # The page shows the first model that is not damaged.
-            text(page, "#models", "200 rows")
-            assert page.locator("#models a").all_inner_texts() == ["broken problem", "one 100 rows", "two 200 rows"]
-            page.click("text=two")
-            assert text(page, "#rows", "200") == "200"
-            assert page.url == f"{server.address}?model=two"
-            assert page.inner_text("#models [aria-current=page]") == "two 200 rows"
-            page.click("text=broken")
-            assert "damaged" in text(page, "#message", "cannot be used")
-            page.go_back()
-            assert text(page, "#name", "two") == "two"
-            server.create("three")
-            text(page, "#models", "three 0 rows")
-            server.models.delete("two")
-            assert "There is no model named “two”" in text(page, "#message", "two")
-            assert page.locator("#models a").all_inner_texts() == ["broken problem", "one 100 rows", "three 0 rows"]
-            assert messages == []
-
-
 def test_the_top_of_the_page_shows_errors_latency_failures_and_missing_parts(browser, server):
     server.create("one")
     server.learn()
@@ -211,24 +183,6 @@ def test_the_top_of_the_page_shows_errors_latency_failures_and_missing_parts(bro
         assert messages == []
 
 
-def test_the_example_for_an_empty_model_sends_valid_rows(browser, server):
-    bash = shutil.which("bash")
-    if bash is None:
-        pytest.skip("needs bash")
-    server.create("one")
-    with opened(browser, server.address) as (page, messages, _):
-        command = text(page, "#command", "curl")
-        assert page.is_visible("#empty")
-        assert not page.is_visible("#charts")
-        done = subprocess.run([bash, "-c", f"curl() {{ cat; }}\n{command}"], capture_output=True, check=True)
-        arrays = {one["name"]: np.reshape(one["data"], one["shape"]) for one in json.loads(done.stdout)["inputs"]}
-        server.models.find("one").running().submit(learning(truing.Outputs(**arrays))).result()
-        assert text(page, "#rows", "[1-9]") == "300"
-        page.wait_for_selector("#scores canvas")
-        assert not page.is_visible("#empty")
-        assert messages == []
-
-
 def test_a_token_is_asked_for_and_kept_until_the_tab_closes(browser, tmp_path):
     with served(tmp_path, token=TOKEN) as server, opened(browser, server.address) as (page, _, requests):
         server.create("one")
@@ -248,29 +202,6 @@ def test_a_token_is_asked_for_and_kept_until_the_tab_closes(browser, tmp_path):
         page.reload()
         assert text(page, "#rows", "[1-9]") == "400"
         assert TOKEN not in "".join(request.url for request in requests)
-
-
-def table_times(page):
-    return set(page.locator("#numbers th").all_inner_texts())
-
-
-def test_a_page_continues_after_the_server_restarts(browser, tmp_path):
-    with ExitStack() as stack:
-        with served(tmp_path) as server:
-            server.create("one")
-            server.learn()
-            page, _, _ = stack.enter_context(opened(browser, server.address))
-            text(page, "#rows", "400")
-            text(page, "#numbers", ":")
-            before = table_times(page)
-        text(page, "#status", "The server does not answer")
-        assert page.inner_text("#rows") == "400"
-        with served(tmp_path, port=int(server.address.rsplit(":")[-1].strip("/"))) as again:
-            text(page, "#status", "Connected")
-            again.learn(batches=1)
-            assert text(page, "#rows", "500") == "500"
-            page.wait_for_function("count => document.querySelectorAll('#numbers tr').length > count", arg=len(before))
-            assert before <= table_times(page)
 
 
 SCHEMES = {"light": "rgb(252, 252, 251)", "dark": "rgb(21, 24, 28)"}
@@ -300,42 +231,3 @@ def test_the_page_fits_and_is_readable(browser, tmp_path, width, scheme):
             seen, poor = page.evaluate(POOR_CONTRAST)
             assert seen > 60
             assert poor == messages == []
-
-
-def set_hidden(page, *, is_hidden):
-    """Pretend that the reader leaves the tab or comes back."""
-    page.evaluate(
-        """is_hidden => {
-            Object.defineProperty(document, "hidden", {configurable: true, get: () => is_hidden});
-            document.dispatchEvent(new Event("visibilitychange"));
-        }""",
-        is_hidden,
-    )
-
-
-def requests_within(page, requests, seconds):
-    before = len(requests)
-    page.wait_for_timeout(1000 * seconds)
-    return len(requests) - before
-
-
-def test_the_reader_chooses_the_time_span_and_a_paused_or_hidden_page_sends_no_requests(browser, server):
-    server.create("one")
-    server.learn()
-    with opened(browser, server.address) as (page, messages, requests):
-        text(page, "#numbers-caption", "one line per 5 seconds")
-        page.check("text=12 hours")
-        text(page, "#numbers-caption", "one line per minute")
-        page.click("#pause")
-        assert text(page, "#status", "Paused") == "Paused"
-        assert requests_within(page, requests, 1.5) == 0
-        page.click("#pause")
-        server.learn()
-        assert text(page, "#rows", "800") == "800"
-        set_hidden(page, is_hidden=True)
-        assert requests_within(page, requests, 1.5) == 0
-        for is_hidden in (False, True, False):
-            set_hidden(page, is_hidden=is_hidden)
-        page.wait_for_timeout(500)
-        assert 1 <= requests_within(page, requests, 2) <= 6  # One update per second, with two requests each.
-        assert messages == []

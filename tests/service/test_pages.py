@@ -105,13 +105,6 @@ def test_the_page_lists_every_route_and_every_status():
     assert {status for status in statuses if status >= "400"} <= listed
 
 
-def test_the_page_lists_every_setting_of_a_model():
-    from truing.service.models import OPTIONS
-
-    for option in OPTIONS:
-        assert f"`{option}`" in PAGES["service"], option
-
-
 def test_the_page_lists_every_metric(service):
     metrics = set(re.findall(r"^# TYPE (truing_\w+) ", service.client.get("/metrics").text, re.MULTILINE))
     missing = {name for name in metrics if name not in PAGES["monitoring"] and not name.endswith("_created")}

@@ -24,7 +24,6 @@ from truing.service.protocol import (
     encode_response,
     inputs_of,
     model_metadata,
-    shown,
 )
 
 INPUTS = inputs_of(settings_of(3, 2, base="given"))
@@ -256,13 +255,6 @@ def test_a_model_takes_the_inputs_that_its_metadata_lists_and_no_others(options,
         else:
             with pytest.raises(ValueError, match=f"inputs must be named {', '.join(names)}, got '{name}'"):
                 decode_request(body, None, "m", inputs_of(own))
-
-
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=60))
-def test_a_received_value_is_shown_short_and_without_control_characters(value):
-    text = shown(value)
-    assert len(text) <= 60
-    assert text.isprintable()
 
 
 KEYS = ["inputs", "name", "shape", "datatype", "data", "parameters", "outputs", "id", "learn"]

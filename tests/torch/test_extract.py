@@ -116,13 +116,6 @@ def test_autocast_runs_in_half_precision_and_gives_float32(network, images):
     np.testing.assert_allclose(half.logits, full.logits, atol=0.05)
 
 
-def test_no_gradients_are_computed(network, images):
-    seen = []
-    network.register_forward_hook(lambda module, inputs, output: seen.append(output.requires_grad))
-    extract(network, [images])
-    assert seen == [False]
-
-
 def test_a_folder_contains_the_same_outputs(network, images, tmp_path):
     loader = DataLoader(TensorDataset(images, LABELS), batch_size=6)
     held, filed = extract(network, loader), extract(network, loader, into=tmp_path / "outputs")
@@ -157,24 +150,6 @@ def test_an_existing_folder_is_rejected_before_any_work(network, tmp_path):
         extract(network, loader(), into=tmp_path / "link")
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         extract(network, loader(), into=tmp_path / "absent" / "outputs")
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_progress_names_the_head_and_appears_on_terminals_only(network, images, monkeypatch, capsys):
-    extract(network, images.split(8))
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    extract(network, images.split(8), progress=False)
-    assert terminal.getvalue() == ""
-    extract(network, images.split(8))
-    assert "extract, head head.2: 3 of 3 batches, 20 rows" in terminal.getvalue()
-    assert terminal.getvalue().endswith("\n")
-    extract(network, (batch for batch in [images]))
-    assert "head.2: 1 batches, 20 rows" in terminal.getvalue()
 
 
 class Twice(nn.Module):
@@ -333,3 +308,21 @@ def test_without_torch_the_error_says_what_to_install():
     code = "import sys; sys.modules['torch'] = None; import truing.torch"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "ImportError: truing.torch needs torch: pip install 'truing[torch]'" in done.stderr
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_progress_names_the_head_and_appears_on_terminals_only(network, images, monkeypatch, capsys):
+    extract(network, images.split(8))
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    extract(network, images.split(8), progress=False)
+    assert terminal.getvalue() == ""
+    extract(network, images.split(8))
+    assert "extract, head head.2: 3 of 3 batches, 20 rows" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\n")
+    extract(network, (batch for batch in [images]))
+    assert "head.2: 1 batches, 20 rows" in terminal.getvalue()

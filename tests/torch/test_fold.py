@@ -1,7 +1,6 @@
 """A folded torch model gives the scores and decisions of its fit, also traced, compiled and exported."""
 
 import copy
-import importlib
 import io
 import subprocess
 import sys
@@ -19,7 +18,6 @@ from torch import nn  # noqa: E402
 import truing  # noqa: E402
 from truing.torch import extract, folded  # noqa: E402
 
-from ..conftest import DATA  # noqa: E402
 from ..foldable import METHODS_OF_TIES, check_decisions, features_with_ties, fits_of  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::truing.TruingWarning")  # Notes on made rows.
@@ -238,19 +236,3 @@ def test_a_folded_model_can_be_written_as_onnx(model, images, fits):
     with torch.no_grad():
         for found, said in zip(session.run(None, {"x": images.numpy()}), trued(images), strict=True):
             np.testing.assert_allclose(found, said, atol=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not (DATA / "images").is_dir(), reason=f"no images under {DATA}")
-@pytest.mark.parametrize("bank", ["cifar10-resnet56", "cifar10-wrn40-2", "imagenet-efficientnet-lite0"])
-def test_folded_real_networks_give_the_scores_of_their_fits(bank):
-    for package in ("safetensors", "onnxruntime", "efficientnet_lite_pytorch", "PIL"):
-        pytest.importorskip(package)
-    example = vars(importlib.import_module("evidence.export"))
-    example["images_of"].__globals__["PICTURES"] = 20
-    (case,) = (case for case in example["CASES"] if case.bank == bank)
-    rows = list(example["measured"](case))
-    assert [row["fit"] for row in rows] == ["DLR", "RLR", "contrast"]
-    for row in rows:
-        assert row["onnx"] < 1e-5
-        assert row["torch"] < 1e-5

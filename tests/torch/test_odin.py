@@ -41,12 +41,6 @@ def test_a_convolutional_network_moves_along_its_numeric_gradient(network, image
     np.testing.assert_allclose(odin(network, [images], temperature=T, epsilon=epsilon).scores, expected, rtol=1e-9)
 
 
-@pytest.mark.parametrize("T", [1.0, 1000.0])
-def test_the_perturbation_raises_msp_at_that_temperature(network, images, T):
-    outputs = odin(network.double(), [images.double()], temperature=T, epsilon=1e-4)
-    assert np.all(outputs.scores > truing.msp(outputs.logits, T))
-
-
 @pytest.mark.parametrize("settings", [{}, {"temperature": 1.0}, {"temperature": 3.0, "features": "perturbed"}])
 def test_without_epsilon_the_score_is_msp_and_needs_no_gradient(network, images, settings):
     loader = [(images[:11], torch.zeros(11, dtype=torch.int64)), (images[11:], torch.ones(9, dtype=torch.int64))]
@@ -65,23 +59,6 @@ def test_features_belong_to_the_clean_or_to_the_moved_image(network, images):
     np.testing.assert_array_equal(moved.scores, clean.scores)
     np.testing.assert_array_equal(moved.scores, truing.msp(moved.logits, 2.0))
     assert not np.allclose(moved.features, clean.features)
-
-
-def test_dividing_by_std_is_moving_the_pixels_before_normalisation(network, images):
-    mean, std = torch.tensor([0.4, 0.5, 0.6]), torch.tensor([0.2, 0.5, 0.8])
-
-    class Normalising(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.network = network
-
-        def forward(self, pixels):
-            return self.network((pixels - mean[:, None, None]) / std[:, None, None])
-
-    pixels = images * std[:, None, None] + mean[:, None, None]
-    inside = odin(Normalising().double(), [pixels.double()], temperature=1.0, epsilon=0.02)
-    outside = odin(network, [images.double()], temperature=1.0, epsilon=0.02, std=std)
-    np.testing.assert_allclose(outside.scores, inside.scores, rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])

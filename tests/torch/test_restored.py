@@ -41,27 +41,15 @@ def broken(images, error):
 
 
 @every_run
-def test_after_a_run_nothing_has_changed(run, network, images, everything):
+def test_after_a_run_or_an_error_nothing_has_changed(run, network, images, everything):
     model = used(network, run)
     before = everything(model)
     run(model, images.split(8))
     assert everything(model) == before
-
-
-@every_run
-@pytest.mark.parametrize("error", [ValueError("no such file"), KeyboardInterrupt(), RuntimeError("a worker died")])
-def test_after_an_error_of_the_loader_nothing_has_changed(run, error, network, images, everything):
-    model = used(network, run)
-    before = everything(model)
-    with pytest.raises(type(error)):
-        run(model, broken(images, error))
-    assert everything(model) == before
-
-
-@every_run
-def test_after_an_error_of_the_model_nothing_has_changed(run, network, images, everything):
-    model = used(network, run)
-    before = everything(model)
+    for error in (ValueError("no such file"), KeyboardInterrupt()):
+        with pytest.raises(type(error)):
+            run(model, broken(images, error))
+        assert everything(model) == before
     with pytest.raises(RuntimeError, match="channels"):
         run(model, [images, images[:, :2]])
     with pytest.raises(ValueError, match="got 0 calls"):

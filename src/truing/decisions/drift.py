@@ -61,7 +61,7 @@ class Martingale:
     """
 
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(BINS, dtype=np.int64))
-    log_bets: Floats = field(default_factory=lambda: np.full(len(_bets(np.zeros(1))), -np.inf))
+    log_bets: Floats = field(default_factory=lambda: np.full(len(bets(np.zeros(1))), -np.inf))
 
     @property
     def rows(self) -> int:
@@ -83,7 +83,7 @@ class Martingale:
         started = np.logaddexp(self.log_bets, log_moved)
         counts, gains = self.counts.copy(), np.zeros(len(self.log_bets))
         for part in slices(len(bins), _ROWS_AT_ONCE):
-            gains += np.log(_bets(_ranked(counts, bins[part], ties[part]))).sum(axis=1)
+            gains += np.log(bets(ranked(counts, bins[part], ties[part]))).sum(axis=1)
             counts += np.bincount(bins[part], minlength=BINS)
         return Martingale(counts, started + gains)
 
@@ -218,9 +218,9 @@ class DriftAlarm:
             raise ValueError(f"p_values must lie in [0, 1], got {p.min():g} to {p.max():g}")
         recent = self._recent(p, residuals, shift)
         ties = np.random.default_rng([self.seed, self.rows]).random((2, len(p)))
-        bins, is_in = _bins(p), p > IN_DISTRIBUTION
+        bins, is_in = bins_of(p), p > IN_DISTRIBUTION
         # Rescale the p-values of the in-distribution part to [0, 1].
-        bins_in = _bins((p[is_in] - IN_DISTRIBUTION) / (1 - IN_DISTRIBUTION))
+        bins_in = bins_of((p[is_in] - IN_DISTRIBUTION) / (1 - IN_DISTRIBUTION))
         counted = replace(
             self,
             of_all=self.of_all.updated(bins, ties[0]),
@@ -316,12 +316,13 @@ def _weighted_mean(before: Any, now: Any, kept: float) -> Any:
     return now if before is None else kept * before + (1 - kept) * now
 
 
-def _bins(p: Floats) -> NDArray[np.intp]:
+def bins_of(p: Floats) -> NDArray[np.intp]:
+    """Return the bin of each p-value (n,), from 0 to 255."""
     bins: NDArray[np.intp] = np.minimum((p * BINS).astype(np.intp), BINS - 1)
     return bins
 
 
-def _ranked(counts: NDArray[np.int64], bins: NDArray[np.intp], ties: Floats) -> Floats:
+def ranked(counts: NDArray[np.int64], bins: NDArray[np.intp], ties: Floats) -> Floats:
     """Return the rank u in (0, 1) of each row, among all rows in `counts` and the rows before it in `bins`."""
     below, rows = np.cumsum(counts) - counts, int(counts.sum())
     earlier = np.tri(len(bins), k=-1, dtype=bool)
@@ -331,18 +332,18 @@ def _ranked(counts: NDArray[np.int64], bins: NDArray[np.intp], ties: Floats) -> 
     return ranks
 
 
-def _bets(u: Floats) -> Floats:
+def bets(u: Floats) -> Floats:
     """Return the value of each bet at each u (bets, n). Bets are positive densities on [0, 1].
 
     The bets cover small and large shifts up and down, a larger or smaller spread, and an excess of very low p-values.
     """
     tilt, bend = 1 - 2 * u, 12 * (u - 0.5) ** 2 - 1
-    bets = [
+    values = [
         *(1 + slope * tilt for slope in (-0.9, -0.3, 0.3, 0.9)),
         *(1 + weight * bend for weight in (-0.45, 0.45)),
         0.6 + 8.0 * (u <= 0.05),
     ]
-    return np.array(bets)
+    return np.array(values)
 
 
 def _reserve(rows: int) -> float:

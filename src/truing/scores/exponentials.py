@@ -68,7 +68,7 @@ def softmax_scores(
 def generalised_entropies(logits: Matrix, temperature: float, gamma: float, top: int) -> Floats:
     r"""Return $\sum_j p_j^\gamma (1 - p_j)^\gamma$ over the `top` largest probabilities of every row, negated (n,)."""
     scores = np.empty(len(logits))
-    power = _power_of_rest(gamma)
+    power = power_of_rest(gamma)
     has_more = top < logits.shape[1]
 
     def fill(block: Matrix, rows: slice) -> bool:
@@ -125,7 +125,7 @@ def _log_of_others(logits: Matrix, temperature: float, others: Floats) -> Floats
 
 
 @lru_cache(maxsize=16)
-def _power_of_rest(gamma: float) -> tuple[Floats, int]:
+def power_of_rest(gamma: float) -> tuple[Floats, int]:
     r"""Return a polynomial for $(1 - p)^{\gamma / 2^k}$ and k, the smallest k >= 0 for which the exponent is at most 1.
 
     The polynomial is in $t = 4 p - 1$, for p from 0 to 1/2, the range of all probabilities but the largest. It is

@@ -5,7 +5,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet
 import pytest
 
 import truing
@@ -44,43 +43,6 @@ def test_detect_prints_the_same_for_a_table_and_one_file(run, outputs):
     assert run("detect", *outputs, "--reference", "held.npz", "-o", "scores").splitlines()[-1] == "wrote      scores"
 
 
-@pytest.mark.parametrize("options", [[], ["--method", "rlr"], ["--reference", "held.npz"]], ids=str)
-def test_fit_and_apply_give_the_same_for_a_table_and_one_file(run, options):
-    run("fit", "logs", *options, "-o", "parts.npz")
-    run("fit", "all.npz", *options, "-o", "whole.npz")
-    run("apply", "parts.npz", "logs", "-o", "trued")
-    run("apply", "whole.npz", "all.npz", "-o", "trued.npy")
-    expected = np.load("trued.npy")
-    scores = read(sorted(Path("trued").glob("*.parquet")))["scores"]
-    np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-9 * np.std(expected) if not options else 0)
-    assert not list(Path().glob(".*"))
-
-
-def test_wide_tables_are_read_by_a_pattern(run, rows):
-    """A pattern reads the columns f0 … f63 in natural order. The reference has other column names."""
-    Path("wide").mkdir()
-    order = np.random.default_rng(0).permutation(64)
-    for number, part in enumerate((slice(0, 1000), slice(1000, 4000))):
-        columns = {f"f{column}": rows.features[part, column] for column in order}
-        columns |= {f"out_{column}": rows.logits[part, column] for column in range(10)}
-        pyarrow.parquet.write_table(pyarrow.table(columns | {"key": np.arange(4000)[part]}), f"wide/{number}.parquet")
-    names = ["--features", "f*", "--logits", "out_*", "--id", "key", "--reference", "held.npz"]
-    result = json.loads(run("detect", "wide", *names, "-o", "scores", "--json"))
-    expected = json.loads(run("detect", "all.npz", "--reference", "held.npz", "--json"))
-    assert result | {"output": None} == expected
-    assert read(sorted(Path("scores").glob("*.parquet")))["id"].tolist() == list(range(4000))
-
-
-@pytest.mark.parametrize(("outputs", "target"), [("logs", "scores"), ("all.npz", "scores.csv"), ("all.npz", "out.npz")])
-def test_base_scores_of_a_table_are_base_scores_of_memory(run, rows, outputs, target):
-    run("score", outputs, "--base", "energy", "--temperature", "2", "-o", target)
-    if target == "out.npz":
-        scores = np.load(target)["scores"]
-    else:
-        scores = read(sorted(Path(target).glob("*.parquet")) or [Path(target)])["scores"]
-    np.testing.assert_array_equal(scores, truing.energy(rows.logits, 2.0))
-
-
 def test_moments_of_several_places_can_be_added_and_subtracted(run):
     for number in range(3):
         run("fit", f"logs/part-{number}.parquet", "--moments", f"m{number}.npz", "--model", "r56", "-o", "one.npz")
@@ -96,14 +58,19 @@ def test_moments_of_several_places_can_be_added_and_subtracted(run):
     np.testing.assert_allclose(truing.load("left.npz").coef, left.solve(components=5).coef, atol=1e-12)
 
 
-def test_scores_in_parts_are_evaluated_together(run):
-    run("fit", "logs", "-o", "fit.npz")
-    run("apply", "fit.npz", "logs", "-o", "trued")
-    run("apply", "fit.npz", "held.npz", "-o", "in.npy")
+def test_scores_of_a_table_are_the_scores_of_one_file(run, rows):
+    run("score", "logs", "--base", "energy", "--temperature", "2", "-o", "base")
+    base = read(sorted(Path("base").glob("*.parquet")))["scores"]
+    np.testing.assert_array_equal(base, truing.energy(rows.logits, 2.0))
+    for outputs in ("logs", "all.npz"):
+        run("fit", outputs, "--reference", "held.npz", "-o", f"{Path(outputs).stem}-fit.npz")
+    run("apply", "logs-fit.npz", "logs", "-o", "trued")
+    run("apply", "all-fit.npz", "all.npz", "-o", "trued.npy")
     scores = read(sorted(Path("trued").glob("*.parquet")))["scores"]
+    np.testing.assert_array_equal(scores, np.load("trued.npy"))
+    run("apply", "all-fit.npz", "held.npz", "-o", "in.npy")
     expected = json.loads(truing.evaluate(np.load("in.npy"), scores).json())
-    for scores_out in ("trued", "trued/*.parquet"):
-        assert json.loads(run("evaluate", "in.npy", scores_out)) == expected
+    assert json.loads(run("evaluate", "in.npy", "trued/*.parquet")) == expected
     threshold = json.loads(run("threshold", "trued", "--accept", "0.9"))["threshold"]
     assert threshold == truing.threshold_at(scores, accept=0.9)
 

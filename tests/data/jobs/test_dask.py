@@ -1,9 +1,7 @@
 """A cluster of a scheduler and two workers over TCP writes the bytes of one process, even if processes die."""
 
-import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -166,41 +164,4 @@ def test_workers_that_die_change_nothing(rows, reference, cluster, tmp_path):
 
     with cluster.client() as client:
         parts.detect(table, tmp_path / "there", reference, method="contrast", runner=Interrupting(client, harm))
-    assert contents(tmp_path / "there") == contents(tmp_path / "here")
-
-
-DRIVER = """
-import sys, time
-import truing
-from distributed import Client
-from truing import parts
-from truing.dask import OnDask
-
-class Slow(OnDask):
-    def run(self, *arguments):
-        for result in super().run(*arguments):
-            yield result
-            time.sleep(0.2)
-
-scheduler, rows, folder, reference = sys.argv[1:]
-runner = Slow(Client(scheduler_file=scheduler))
-parts.detect(parts.Table.of(rows), folder, truing.Outputs.load(reference), method="dlr", runner=runner)
-"""
-
-
-def test_the_job_of_a_killed_driver_resumes(rows, reference, lasting_cluster, tmp_path):
-    folder = written(tmp_path / "rows", rows, CUTS)
-    reference.save(tmp_path / "reference.npz")
-    (tmp_path / "driver.py").write_text(DRIVER)
-    reference = truing.Outputs.load(tmp_path / "reference.npz")
-    parts.detect(Table.of(folder), tmp_path / "here", reference, method="dlr")
-    arguments = [lasting_cluster.file, folder, tmp_path / "there", tmp_path / "reference.npz"]
-    driver = subprocess.Popen([sys.executable, tmp_path / "driver.py", *arguments])
-    partial = tmp_path / "there" / ".partial"
-    while driver.poll() is None and len(list(partial.glob("*.npz"))) < 3:
-        time.sleep(0.01)
-    driver.send_signal(signal.SIGKILL)
-    assert driver.wait() == -signal.SIGKILL
-    with lasting_cluster.client() as client:
-        parts.detect(Table.of(folder), tmp_path / "there", reference, method="dlr", runner=OnDask(client))
     assert contents(tmp_path / "there") == contents(tmp_path / "here")

