@@ -20,6 +20,7 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
     "deploy/README.md": "deploy.md",
+    "perf/README.md": "perf.md",
     "src/truing/samples/README.md": "bank.md",
 }
 """Pages of the repository outside docs/, and their names on the site."""

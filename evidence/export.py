@@ -33,7 +33,7 @@ from .experiment import Experiment, table
 from .rows import DATA, Row
 
 BATCH = 50
-PICTURES = 200
+PICTURES = 100
 ACCEPT = 0.95
 
 # With this many features, fits use principal components.

@@ -43,7 +43,6 @@ USED = (
 
 # The share of out rows in a batch, and the number of batches with out rows. The other batches come first.
 STREAMS = {
-    "none": (0.0, 1000),
     "1 %": (0.01, 1000),
     "20 %": (0.2, 1000),
     "20 % in the last 100 batches": (0.2, 100),
@@ -114,12 +113,12 @@ def shares(refused: Any, is_out: Any) -> tuple[float, float]:
 def sections(rows: list[Row]) -> dict[str, str]:
     """Return the table of streams and procedures, as means over the banks."""
     lines = []
-    for stream, (share, _) in STREAMS.items():
+    for stream in STREAMS:
         cells = []
         for procedure in TITLES:
             chosen = [row for row in rows if (row["stream"], row["procedure"]) == (stream, procedure)]
             fdr, power = (100 * np.mean([row[key] for row in chosen]) for key in ("fdr", "power"))
-            cells.append(f"{fdr:.1f} / {power:.1f}" if share else f"{fdr:.1f} / –")
+            cells.append(f"{fdr:.1f} / {power:.1f}")
         lines.append([stream, *cells])
     return {
         "streams": table(["out rows", *TITLES.values()], lines, right=len(TITLES)),

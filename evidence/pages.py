@@ -7,7 +7,7 @@ from importlib import import_module
 from .rows import ROOT
 from .run import EXPERIMENTS
 
-OTHERS = ("evidence.field", "evidence.bench", "perf")  # Modules that fill their own pages with --pages.
+OTHERS = ("evidence.bench", "perf")  # Modules that fill their own pages with --pages.
 
 
 def main() -> None:

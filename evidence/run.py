@@ -37,6 +37,7 @@ class Step:
 
 
 EXPERIMENTS = {  # Longest first, each with the steps that must end before it.
+    "field": (),
     "out_share": (),
     "contrast": (),
     "notes": ("camera",),
@@ -56,7 +57,6 @@ STEPS = {
     "inputs": Step("evidence.inputs"),
     "odin": Step("evidence.odin"),
     "camera": Step("evidence.camera", after=("inputs",)),
-    "field": Step("evidence.field"),
     **{f"bench-{name}": Step("evidence.bench", (name,), after=("odin",) if name in CIFAR else ()) for name in SETTINGS},
     **{name: Step(f"evidence.{name}", after=after, has_rows=True) for name, after in EXPERIMENTS.items()},
     "figures": Step("evidence.figure_contrast"),

@@ -26,9 +26,9 @@ SMALL = 1_000
 SPARE_BYTES = 300e6
 
 FIXED = "The work per call: p-values, distances to the reference and notes take longer than the sums."
-MEMORY = "The sums ZᵀZ in float64 take two fifths of the time, and distances to the reference a seventh."
-ITERATIONS = "The search for near duplicates takes a third of the time, and the fit another third."
-SAMPLE = "Several passes that standardise the columns; the fit to a sample takes a third of the time."
+MEMORY = "The sums ZᵀZ in float64, then the distances to the reference."
+ITERATIONS = "The search for near duplicates, and the fit."
+SAMPLE = "Several passes that compute and standardise columns, and the fit to a sample."
 
 
 def ours(rows: truing.Outputs, reference: truing.Outputs, method: str, threads: int | None = 1) -> truing.Detection:

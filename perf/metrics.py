@@ -38,7 +38,15 @@ def one_case(work: str, scores_in: np.ndarray, scores_out: np.ndarray, target: f
     scores = np.concatenate((scores_in, scores_out))
     note = f"they differ by {difference(ours(scores_in, scores_out), sklearn(labels, scores)):.0e}"
     mine, theirs = race(lambda: ours(scores_in, scores_out), lambda: sklearn(labels, scores), repeats=3)
-    return faster(work, mine, "three scikit-learn calls", theirs, target, note=note, limit="One sort of the scores.")
+    return faster(
+        work,
+        mine,
+        "three scikit-learn calls",
+        theirs,
+        target,
+        note=note,
+        limit="The sums over all thresholds, and the sort of the scores.",
+    )
 
 
 if __name__ == "__main__":

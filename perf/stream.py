@@ -26,13 +26,13 @@ OUR_STREAMS = 3
 RIVAL_BATCHES = {128: 100, 512: 20, 2048: 2}
 FACTORISATION = "A Cholesky factorisation of the d × d correlations per batch, and the estimate of its condition."
 LIMITS = {
-    128: "About 500 Python calls per batch take longer than the algebra.",
+    128: "Hundreds of Python calls per batch take longer than the algebra.",
     512: FACTORISATION,
     2048: FACTORISATION,
-    "one row": "About 500 Python calls per row.",
-    "dlr": "About 700 Python calls per batch.",
-    "rlr": "About 21 Hessians per batch: the robust fit starts over with every batch.",
-    "contrast": "About 1,200 Python calls per batch, and tail weights of the sample.",
+    "one row": "Hundreds of Python calls per row.",
+    "dlr": "Hundreds of Python calls per batch.",
+    "rlr": "Many Newton steps: the robust fit starts over with every batch.",
+    "contrast": "Hundreds of Python calls per batch, and the tail weights of the sample.",
 }
 ONE_ROW_SECONDS = 250e-6
 LEARNED, REFERENCE = 1_000, 1_000

@@ -24,7 +24,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md")
 CODE_WIDTH = 92  # Characters that fit into a window of 1,280 pixels.
 MOST_LINES = 150
 GENERATED = {"api.md"}
-ELSEWHERE = ("index", "bank", "changelog", "contributing", "deploy", "security")  # See docs/site_hooks.py.
+ELSEWHERE = ("index", "bank", "changelog", "contributing", "deploy", "perf", "security")  # See docs/site_hooks.py.
 PAGES_ELSEWHERE = {f"{name}.md" for name in ELSEWHERE}
 PAGES_WITH_COMMANDS = ["start.md", "cli.md"]
 

@@ -67,7 +67,7 @@ def test_the_pages_of_an_experiment_show_its_stored_rows(name):
 
 
 def test_every_marked_section_belongs_to_an_experiment():
-    known = {*EXPERIMENTS, "field", "bench", "perf"}
+    known = {*EXPERIMENTS, "bench", "perf"}
     for page in PAGES:
         for match in SECTION.finditer(page.read_text()):
             assert match["name"].split(": ")[0] in known, (page, match["name"])
