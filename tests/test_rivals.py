@@ -118,10 +118,20 @@ def test_nac_counts_the_reference_rows_in_the_bins():
     assert scores == pytest.approx([0.75])
 
 
-def test_the_bins_of_nac_start_at_0_and_mirror_each_other():
+def test_the_bins_of_nac_start_at_0_mirror_each_other_and_end_at_1():
     edges = nac.bin_edges(50)
-    assert (edges[0], edges[-1]) == pytest.approx((0, 1))
-    assert edges + edges[::-1] == pytest.approx(np.ones(49))
+    assert len(edges) == 48
+    assert (edges[0], edges[24]) == pytest.approx((0, 0.5))
+    assert edges[1:] + edges[:0:-1] == pytest.approx(np.ones(47))
+
+
+def test_states_of_1_share_a_bin_with_states_just_below_1():
+    weight, bias = np.array([[3.0], [-3.0]]), np.zeros(2)
+    settings = nac.Settings(steepness=10.0, rows_to_cover=1)
+    below, exact = np.array([[0.6]]), np.array([[9.0]])
+    states = [nac.states(weight, bias, rows, settings.steepness)[0, 0] for rows in (below, exact)]
+    assert 0.9 < states[0] < states[1] == 1
+    assert nac.nac(weight, bias, below, exact, settings) == [1]
 
 
 def test_combood_adds_the_log_densities(rng):

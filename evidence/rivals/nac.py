@@ -42,6 +42,10 @@ def states(weight: Any, bias: Any, features: Any, steepness: float) -> Any:
 
 
 def bin_edges(number: int, base: float = 1000.0) -> Any:
-    """Return the lower edges of the bins in [0, 1], denser towards the middle, as in the authors' implementation."""
+    """Return the lower edges of the bins in [0, 1], denser towards the middle, as in the authors' implementation.
+
+    The last bin of the authors begins at 1.01, so that a state of exactly 1 shares a bin with the states just below 1.
+    No state falls into their last bin, which is left out here.
+    """
     lower = np.log(np.linspace(1, np.sqrt(base), number // 2)) / np.log(base)
-    return np.concatenate((lower[:-1], (1 - lower)[::-1]))
+    return np.concatenate((lower[:-1], (1 - lower)[:0:-1]))
