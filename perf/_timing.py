@@ -23,14 +23,20 @@ STATUS = Path("/proc/self/status")
 
 @dataclass(frozen=True)
 class Measure:
-    """A median, its unit (s, B or none) and the number of runs."""
+    """A median, its unit (s, B or none) and the number of runs.
+
+    Fewer than five runs are written in parentheses.
+
+    >>> str(Measure(0.00123)), str(Measure(2.0, runs=5)), str(Measure(3.7e9, "B"))
+    ('1.23 ms (1)', '2 s', '3.7 GB')
+    """
 
     value: float
     unit: str = "s"
     runs: int = 1
 
     def __str__(self) -> str:
-        runs = f" ({self.runs} run{'s' * (self.runs > 1)})" if self.unit == "s" and self.runs < REPEATS else ""
+        runs = f" ({self.runs})" if self.unit == "s" and self.runs < REPEATS else ""
         return spelled(self.value, self.unit) + runs
 
 
