@@ -179,3 +179,12 @@ def test_the_rivals_of_a_split_agree_with_scikit_learn(rng):
         assert name == "other"
         assert np.concatenate((inside, out)) == pytest.approx(scores), key
         assert own is None if reference is None else own == pytest.approx(reference)
+
+
+def test_a_rival_with_one_split_is_compared_with_contrast_on_this_split():
+    page = pytest.importorskip("evidence.field.page")
+    contrast = {"means auroc": [0.8, 0.9], "mean auroc": 0.85}
+    rival = {"means auroc": [0.82], "mean auroc": 0.82}
+    assert page.is_ahead(rival, contrast, "auroc")
+    assert not page.is_ahead(contrast, contrast, "auroc")
+    assert not page.is_ahead({}, contrast, "auroc")

@@ -35,7 +35,7 @@ def of_fcnd(split: Split) -> Iterator[Rival]:
         found = -detector.score_units()
         return found[: detector.n], found[detector.n :]
 
-    yield Rival("FCND, IsoForest", "A, B, mix", scores, 0)
+    yield Rival("FCND, IsoForest", "A, B, mix", scores)
 
 
 def of_pyod(split: Split) -> Iterator[Rival]:

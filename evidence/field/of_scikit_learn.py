@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 import truing
 from truing import Outputs
 
-from .protocol import COMPONENTS, MORE_COMPONENTS, SEED, UNLIMITED, Rival, Split, components_of, unlabelled
+from .protocol import COMPONENTS, MORE_COMPONENTS, SEED, Rival, Split, components_of, unlabelled
 
 FEATURES, WITH_SCORES, DIRECTION = "features", "features + scores", "direction + distance + scores"
 FORESTS = ("cifar10-wrn40-2",)  # Forests take a minute per split, and were ahead of logistic regression only here.
@@ -28,15 +28,15 @@ def rivals(split: Split) -> Iterator[Rival]:
     """Yield the classifiers and the outlier detectors."""
     logistic = partial(LogisticRegression, max_iter=1000)
     for columns in (FEATURES, WITH_SCORES, DIRECTION):
-        yield classifier(split, "LogisticRegression", standardised(logistic), columns, UNLIMITED)
+        yield classifier(split, "LogisticRegression", standardised(logistic), columns)
     searched = partial(LogisticRegressionCV, **COMING)
-    yield classifier(split, "LogisticRegressionCV", standardised(searched), DIRECTION, 0)
+    yield classifier(split, "LogisticRegressionCV", standardised(searched), DIRECTION, is_slow=True)
     boosting = partial(HistGradientBoostingClassifier, random_state=SEED)
-    yield classifier(split, "HistGradientBoosting", boosting, DIRECTION, 0)
+    yield classifier(split, "HistGradientBoosting", boosting, DIRECTION, is_slow=True)
     if split.network in FORESTS:
         # Trees of unlimited depth reproduce the labels of their training rows and do not rank them.
         forest = partial(RandomForestClassifier, max_depth=10, random_state=SEED)
-        yield classifier(split, "RandomForest, depth 10", forest, DIRECTION, 0)
+        yield classifier(split, "RandomForest, depth 10", forest, DIRECTION, is_slow=True)
     yield from outliers(split, IsolationForest(random_state=SEED), "score_samples")
 
 
@@ -45,10 +45,10 @@ def standardised(make: Callable[[], Any]) -> Callable[[], Any]:
     return lambda: make_pipeline(StandardScaler(), make())
 
 
-def classifier(split: Split, name: str, make: Callable[[], Any], columns: str, seconds: float = 4.0) -> Rival:
+def classifier(split: Split, name: str, make: Callable[[], Any], columns: str, *, is_slow: bool = False) -> Rival:
     """Return a classifier of A against B and the mix, which ranks rows by their similarity to A."""
     tag, k = components_of(split, MORE_COMPONENTS)
-    return Rival(f"{name}, {columns}{tag}", "A, B, mix", partial(similarity, make, columns, k), seconds)
+    return Rival(f"{name}, {columns}{tag}", "A, B, mix", partial(similarity, make, columns, k), is_slow=is_slow)
 
 
 def similarity(make: Callable[[], Any], kind: str, k: int | None, split: Split, mix: Outputs) -> tuple[Any, Any]:
@@ -99,5 +99,5 @@ def outliers(split: Split, detector: Any, other: str, own: str = "", sign: int =
         return None, sign * (getattr(fit, own) if own else getattr(fit, other)(columns))
 
     # In ECOD, the score of a row depends on the other rows that are scored with it.
-    yield Rival(name + tag, "A", of_reference, 1, by_mix=name == "ECOD")
-    yield Rival(name + tag, "mix", of_mix, 1)
+    yield Rival(name + tag, "A", of_reference, by_mix=name == "ECOD")
+    yield Rival(name + tag, "mix", of_mix)

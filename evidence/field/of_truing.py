@@ -7,23 +7,23 @@ from typing import Any
 import truing
 from truing import Outputs
 
-from .protocol import COMPONENTS, UNLIMITED, Rival, Split, components_of, in_stream_order
+from .protocol import COMPONENTS, Rival, Split, components_of, in_stream_order
 
 BATCH_ROWS = 32
 
 
 def rivals(split: Split) -> Iterator[Rival]:
     """Yield the detectors."""
-    yield Rival("contrast", "A, B, mix", contrast, UNLIMITED)
+    yield Rival("contrast", "A, B, mix", contrast)
     for base in ("msp", "energy", "gen"):
         yield Rival(base, "nothing", lambda _, rows, base=base: truing.SCORES[base](rows))
     tag, k = components_of(split, COMPONENTS)
     for base in ("msp", "energy"):
-        yield Rival(f"{base} + DLR{tag}", "mix", partial(of_mix, truing.fit_direct, base, k), UNLIMITED)
+        yield Rival(f"{base} + DLR{tag}", "mix", partial(of_mix, truing.fit_direct, base, k))
         yield Rival(f"{base} + RLR{tag}", "mix", partial(of_mix, truing.fit_robust, base, k))
-        yield Rival(f"{base} + DLR{tag}", "A, B, mix", partial(of_both, base, k), UNLIMITED)
+        yield Rival(f"{base} + DLR{tag}", "A, B, mix", partial(of_both, base, k))
         if k is not None:
-            yield Rival(f"{base} + DLR", "mix", partial(of_mix, truing.fit_direct, base, None), UNLIMITED)
+            yield Rival(f"{base} + DLR", "mix", partial(of_mix, truing.fit_direct, base, None))
     if len(split.weight) < 1000:  # The PCs of every batch of ImageNet would take ten minutes.
         yield Rival(f"msp + Online DLR{tag}", "mix", partial(online, k))
 

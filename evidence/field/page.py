@@ -32,6 +32,7 @@ def sections(rows: list[Row]) -> dict[str, str]:
         "winners": winners(run),
         "kinds": kinds(run),
         "test time": test_time(run),
+        "splits": str(max((row["splits"] for some in run.values() for row in some), default=0)),
         "versions": ", ".join(f"{name} {number}" for name, number in rows[0]["versions"].items()) if rows else "",
         **tables,
     }
@@ -122,9 +123,10 @@ def is_rival(row: Row) -> bool:
 
 
 def is_ahead(row: Row, other: Row, metric: str) -> bool:
-    """Return whether a row has a better mean than another row."""
-    key, sign = f"mean {metric}", -1 if metric == "fpr95" else 1
-    return key in row and bool(sign * (row[key] - other[key]) > 0)
+    """Return whether a row has a better mean than another row, on the splits that both rows have."""
+    key, sign = f"means {metric}", -1 if metric == "fpr95" else 1
+    pairs = zip(row.get(key, []), other[key], strict=False)
+    return sum(sign * (one - another) for one, another in pairs) > 0
 
 
 def highest(rows: list[Row], metric: str) -> Row | None:

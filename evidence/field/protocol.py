@@ -1,6 +1,5 @@
 """The protocol of the comparison: a split of a bank, a rival, and the scores and metrics of a rival on a split."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,6 @@ from .. import banks
 
 SEED, CONVENTION, FALSE_ALARM = 0, "at-least", 0.05
 METRICS = ("fpr95", "auroc", "detected")
-UNLIMITED = math.inf
 WIDE, COMPONENTS, MORE_COMPONENTS = 512, 64, 128  # Wider features are reduced to principal components (PCs).
 
 
@@ -37,14 +35,14 @@ class Rival:
 
     For detectors given the mix, `scores(split, mix)` returns the scores of reference rows that were treated like the
     mix (or None), and the scores of the mix. For other detectors, `scores(split, rows)` returns the scores of the rows:
-    of one mix at a time if `by_mix`, else of all sets at once. A detector gets no more splits after `seconds`.
+    of one mix at a time if `by_mix`, else of all sets at once. A slow detector is measured on the first split only.
     """
 
     name: str
     given: str
     scores: Callable[[Split, Outputs], Any]
-    seconds: float = 4.0
     by_mix: bool = False
+    is_slow: bool = False
 
 
 def split(network: str, seed: int) -> Split:
