@@ -1,7 +1,7 @@
 """Run the paper's experiments on one setting, or fill the tables and docs/reproduce.md from the stored rows.
 
-Finished jobs of the current commit are kept, so an interrupted run continues with the same command. Rows of another
-commit are deleted.
+Finished jobs of the current commit are kept, so an interrupted run continues with the same command. Rows of other
+commits are deleted.
 
     python -m evidence.bench SETTING
     python -m evidence.bench --pages

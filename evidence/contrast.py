@@ -1,4 +1,4 @@
-"""Measure contrast beside its base scores on six networks.
+"""Measure contrast and its base scores on six networks.
 
 A random half of the in-distribution rows is the reference, and the other half is tested, with some out-of-distribution
 rows. CLINC150 has its official split. The constants of contrast were chosen on the design networks; the other networks
@@ -146,7 +146,7 @@ def means_over_sets(rows: list[Row]) -> Iterator[tuple[str, ...]]:
 
 
 def spelled(rows_out: int) -> str:
-    """Return a number of out rows in words."""
+    """Return a number of out rows as text."""
     return {0: "none", WHOLE_SET: "whole set"}.get(rows_out, str(rows_out))
 
 

@@ -1,6 +1,6 @@
-"""What truing gains and costs on wide features: 768, 2,048 and 4,096 columns as from language models, 1,280 of images.
+"""What truing gains and costs on wide features: up to 4,096 columns, as from language models, and 1,280 from images.
 
-The image features are those of the ImageNet bank (EfficientNet-Lite0), against textures and scenes. The weights of a
+The image features come from the ImageNet bank (EfficientNet-Lite0), against textures and scenes. The weights of a
 large language model are not included, so a frozen random network of two layers widens the 384 sentence features of the
 bank clinc150-minilm, and eight of its columns get the large means and spreads that hidden states of language models
 have. The features are stored in float16. A linear probe, trained on 5,000 sentences, gives the logits.

@@ -133,7 +133,7 @@ def scores_in_and_out() -> str:
 
 
 def refused(one: Decided) -> str:
-    """Return the share of refused out-of-distribution rows in words."""
+    """Return the share of refused out-of-distribution rows as text."""
     return f"refuses {100 * one.refused_out:.0f} % of out-of-distribution inputs"
 
 

@@ -29,10 +29,10 @@ from truing.service.models import Models
 
 from .rows import DOCS
 
-MODELS = {"camera-1": 0.02, "camera-2": 0.12}  # Share of house numbers in the last minutes of each stream.
-SECONDS, CHANGE = 590, 480  # Length of a stream, and when this share begins.
+MODELS = {"camera-1": 0.02, "camera-2": 0.12}  # Share of house numbers after the change.
+SECONDS, CHANGE = 590, 480  # Length of a stream, and the second of the change.
 PAUSE = range(200, 240)  # No requests arrive in these seconds.
-SHARE, ERROR_SHARE = 0.02, 0.002  # Share of house numbers before, and of failed requests.
+SHARE, ERROR_SHARE = 0.02, 0.002  # Share of house numbers before the change, and of failed requests.
 CHOSEN = "camera-2"
 COLOURS = 256
 WIDTH, HEIGHT = 1280, 1120

@@ -1,7 +1,7 @@
 """The false discovery rate of a whole stream: decisions batch by batch, and three procedures of the package online-fdr.
 
-Each repetition draws the in-distribution rows that are fitted, the reference, and the rows of the stream, with
-replacement. A contrast is fitted once and frozen, so a stream is a sequence of p-values. The procedures are Benjamini
+Each repetition draws the in-distribution rows for the fit, the reference, and, with replacement, the rows of the
+stream. A contrast is fitted once and frozen, so a stream is a sequence of p-values. The procedures are Benjamini
 and Hochberg's, batch by batch, as with `fdr=`; BatchPRDS; e-LOND with an e-value of m + 1 for a p-value of 1 / (m + 1)
 and 0 for others; and LORD++ at 6 / pi squared of the level, at which it is valid for a shared reference.
 """

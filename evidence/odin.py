@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def write(setting: Setting, file: str, paths: dict[str, Path]) -> None:
-    """Write the scores of a set, once with the features of the images and once with those of the perturbed images."""
+    """Write the scores of a set, with the features of the images, and with the features of the perturbed images."""
     entry, weights = NETWORKS[NETWORK_OF[setting.name]], WEIGHTS / f"{setting.name}.safetensors"
     network = entry.build(entry.classes)
     load_weights(network, weights)

@@ -28,7 +28,7 @@ SETTINGS = (*CIFAR, "cifar10-densenet100", "imagenet-efficientnet-lite0", "clinc
 
 @dataclass(frozen=True)
 class Step:
-    """A module to run, the steps that must end before it, and whether its rows tell that it is finished."""
+    """A module to run, the steps that must end before it, and whether current rows show that the step is finished."""
 
     module: str
     arguments: tuple[str, ...] = ()
@@ -118,7 +118,7 @@ def run_graph(steps: dict[str, Step]) -> list[str]:
 def run_step(name: str, step: Step, environment: dict[str, str]) -> bool:
     """Run one step with its output in a log, and return whether it succeeded."""
     if step.has_rows and is_current(RESULTS / f"{name}.jsonl"):
-        print(f"{name}: the stored rows are of this commit", flush=True)
+        print(f"{name}: the stored rows are current", flush=True)
         return True
     start, log = perf_counter(), LOGS / f"{name}.log"
     print(f"{name}: started", flush=True)
@@ -138,7 +138,7 @@ def is_current(path: Path) -> bool:
 
 
 def spelled(seconds: float) -> str:
-    """Return a duration in words.
+    """Return a duration as text.
 
     >>> spelled(75.4)
     '1 min 15 s'

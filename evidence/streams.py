@@ -1,7 +1,7 @@
 """Measure what a window gains when the distribution of a stream changes, for docs/streams.md.
 
-A stream has batches of 32 rows, each learned and then scored by Online DLR on MSP. Half-way, the in-distribution
-classes change, the out-of-distribution set changes, or nothing changes. FPR95 and AUROC are of the second half.
+A stream has batches of 32 rows, each learned and then scored by Online DLR on MSP. Halfway, the in-distribution
+classes change, the out-of-distribution set changes, or nothing changes. FPR95 and AUROC describe the second half.
 
     TRUING_DATA=DIR python -m evidence.streams
 """
@@ -84,7 +84,7 @@ def sections(rows: list[Row]) -> dict[str, str]:
         lines.append((f"{title}: mean of {len(some)} sets", *means(some)))
     for title, (change, name) in (("largest gain", by_gain[-1]), ("smallest gain", by_gain[0])):
         lines.append((f"{title}: {TITLES[change]} ({name})", *means([pairs[change, name]])))
-    heads = ("change half-way through the stream", "no window", f"window of {WINDOWS[1]:,} rows")
+    heads = ("change halfway through the stream", "no window", f"window of {WINDOWS[1]:,} rows")
     return {"window": table(heads, lines)}
 
 

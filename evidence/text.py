@@ -1,4 +1,4 @@
-"""What scores and methods detect out-of-scope questions of CLINC150, with three classifiers.
+"""How well scores and methods detect the out-of-scope questions of CLINC150, with three classifiers.
 
 The classifiers are a linear head on sentence embeddings (the bank clinc150-minilm), logistic regression on the same
 encoder's embeddings, and logistic regression on TF-IDF columns; examples/ shows the last two. The validation sentences

@@ -21,7 +21,7 @@ from ._rows import STORED
 def main() -> None:
     """Run all scripts and fill the page; with --pages, only fill the page."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("--again", action="store_true", help="measure everything, also rows of the current commit")
+    parser.add_argument("--again", action="store_true", help="measure everything, even if the stored rows are current")
     parser.add_argument("--pages", action="store_true", help="only fill the page from the stored rows")
     args = parser.parse_args()
     failed = [] if args.pages else [name for name in SCRIPTS if not run(name, again=args.again)]
@@ -33,7 +33,7 @@ def main() -> None:
 def run(name: str, *, again: bool) -> bool:
     """Run one script unless its rows are current, and return whether it succeeded."""
     if not again and {row["commit"] for row in read(STORED) if row["script"] == name} == {commit()}:
-        print(f"{name}: the stored rows are of this commit", flush=True)
+        print(f"{name}: the stored rows are current", flush=True)
         return True
     start = perf_counter()
     print(f"{name}: started", flush=True)

@@ -54,7 +54,7 @@ def texts(rows: Rows) -> dict[str, str]:
 
 
 def counts(rows: Rows) -> dict[str, str]:
-    """Return the origin of the rows, and how many targets are met, in words."""
+    """Return the origin of the rows, and how many targets are met."""
     verdicts = [row["met"] for row in rows if row["met"] is not None]
     versions = {name: number for row in rows for name, number in row["versions"].items()}
     packages = ", ".join(f"{name} {number}" for name, number in versions.items())

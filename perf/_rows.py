@@ -68,7 +68,7 @@ def costs(
     ok: bool = True,
     **others: str,
 ) -> Row:
-    """Return the row of a cost, ours / theirs. The other parameters are those of `faster`."""
+    """Return the row of a cost, ours / theirs. See `faster` for the other parameters."""
     ratio = ours.value / theirs.value
     row = Row(work, ours, rival, theirs, ratio, **others)
     return row.aiming("" if at_most is None else f"≤ {at_most:g} × the cost", ratio <= (at_most or ratio), also, ok)

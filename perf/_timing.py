@@ -41,7 +41,7 @@ class Measure:
 
 
 def race(*functions: Callable[[], object], repeats: int = REPEATS) -> list[Measure]:
-    """Return the median time of each function. The functions take turns, so that noise affects all functions alike."""
+    """Return the median time of each function. The functions take turns, so noise affects all of them."""
     times: list[list[float]] = [[] for _ in functions]
     with threadpool_limits(1):
         for repeat in range(repeats):

@@ -1,7 +1,8 @@
-"""Base scores of 200,000 rows with 128 features and 100 classes, beside the detectors of pytorch-ood.
+"""Base scores of 200,000 rows with 128 features and 100 classes, compared with the detectors of pytorch-ood.
 
 Features and logits are float32. truing computes in float64 and pytorch-ood in float32; both use one thread. The
-reference of ViM, NCI, fDBD and KNN has 1,000 rows. A note says how far the scores differ, as a share of their range.
+reference of ViM, NCI, fDBD and KNN has 1,000 rows. The times of pytorch-ood do not include the fit to the reference;
+the times of truing include it for ViM and KNN. A note says how far the scores differ, as a share of their range.
 """
 
 import sys

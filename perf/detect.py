@@ -1,4 +1,4 @@
-"""`truing.detect` as a whole, beside the scikit-learn pipeline that a user would write for the same job.
+"""`truing.detect` as a whole, compared with the scikit-learn pipeline that a user would write for the same job.
 
 The pipeline is StandardScaler and LinearRegression of MSP on the features, with a quantile of the reference scores as
 the threshold. It returns scores and decisions; `detect` also returns p-values and notes. The rows are synthetic.

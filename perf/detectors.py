@@ -1,9 +1,9 @@
-"""Decisions on 7,000 real rows of 64 features with a reference of 5,000, beside detectors of PyOD.
+"""Decisions on 7,000 real rows of 64 features with a reference of 5,000, compared with detectors of PyOD.
 
 The rows are the outputs of a CIFAR-10 network on CIFAR-10 and SVHN that come with truing. A detector of PyOD is fitted
 to the features of the reference; its threshold refuses 5 % of the reference. truing decides at 5 % false alarms and
-also returns p-values and notes. KNN of PyOD gets rows of unit norm, which `truing.knn` computes itself. A note has the
-AUROC of both sides. Both sides use one thread.
+also returns p-values and notes. KNN of PyOD gets rows of unit norm, which `truing.knn` computes itself. A note gives
+the AUROC of both sides. Both sides use one thread.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Whole jobs with the compiled kernels, beside the same jobs in plain NumPy.
+"""Whole jobs with the compiled kernels, compared with the same jobs in plain NumPy.
 
 A kernel stays if it makes such a job at least 1.5 times as fast. Two processes take turns, one of them with
 TRUING_KERNELS=plain. The rows are synthetic and float32. Both sides use one thread.

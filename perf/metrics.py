@@ -1,4 +1,4 @@
-"""AUROC, AUPR and FPR95 from one `evaluate`, beside the three calls of scikit-learn.
+"""AUROC, AUPR and FPR95 from one `evaluate`, compared with three calls of scikit-learn.
 
 scikit-learn gets labels and joined scores that were prepared in advance. `evaluate` also returns the AUPR with
 out-of-distribution rows as the positives.

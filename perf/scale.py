@@ -1,4 +1,4 @@
-"""A table in many files beside a plain loop over the same files: time, memory, and growth with the rows.
+"""A table in many files, compared with a plain loop over the same files: time, memory, and growth with the rows.
 
 The table has 2,000,000 rows of 128 float32 features and 10 logits in 8 Parquet files, with features as bytes of fixed
 length or as lists. The plain loop reads batches with pyarrow, computes MSP, and sums ZᵀZ and Zᵀs in float64 on one

@@ -1,4 +1,4 @@
-"""Durable learning over HTTP, next to a minimal endpoint that does the same arithmetic.
+"""Durable learning over HTTP, compared with a minimal endpoint that does the same arithmetic.
 
 The minimal endpoint runs in uvicorn as well. It reads a body, learns the queued batches together with the functions of
 the core, commits them to SQLite in one transaction, and answers with the scores. It has no router, no checks, no ids,
@@ -262,7 +262,7 @@ def measure() -> Iterator[Row]:
 
 
 def note(ours: Measure, latencies: np.ndarray) -> str:
-    """Return the batches per second, and the quantiles of the latencies in words."""
+    """Return the batches per second, and quantiles of the latencies, as text."""
     low, high = 1000 * np.quantile(latencies, (0.5, 0.99))
     return f"{1 / ours.value:,.0f} batches/s; p50 {low:.1f} ms, p99 {high:.1f} ms"
 

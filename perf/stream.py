@@ -1,10 +1,10 @@
-"""A stream: Online DLR beside Algorithm 3 as printed, and the cost of one row and of one batch.
+"""A stream: Online DLR compared with Algorithm 3 as printed, and the cost of one row and of one batch.
 
 Algorithm 3 computes `np.linalg.pinv` of the sums at every batch. It gets a column of ones here, so that both sides fit
 an intercept. A stream has 100 batches of 32 rows, each learned and scored, from its first batch on. Times are processor
-times on one thread: the mean over the batches. At many columns Algorithm 3 is timed on a few batches only, the first
-and the last among them. Its sums determine no unique fit before there are as many rows as columns, so scores are
-compared from 1.5 d rows on.
+times on one thread: the mean over the batches. With many columns, Algorithm 3 is timed on a few batches only,
+including the first and the last. Its sums do not determine a unique fit until there are as many rows as columns, so
+scores are compared from 1.5 d rows on.
 """
 
 from collections.abc import Callable, Iterator

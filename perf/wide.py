@@ -78,7 +78,7 @@ def spread(outputs: truing.Outputs, n: int) -> truing.Outputs:
 
 
 def direct(kind: str, rows: truing.Outputs) -> Row:
-    """Return the table row of `fit_direct` beside `lstsq`."""
+    """Return the table row of `fit_direct` compared with `lstsq`."""
     features, scores = rows.features.astype(np.float64), truing.msp(rows.logits)
     work = f"fit_direct, {_size(features)} {kind} rows"
     ours, theirs, apart = compared(
@@ -90,7 +90,7 @@ def direct(kind: str, rows: truing.Outputs) -> Row:
 
 
 def with_components(kind: str, rows: truing.Outputs, seconds: float | None = None) -> Row:
-    """Return the table row of `fit_direct` with components beside `lstsq` after an SVD."""
+    """Return the table row of `fit_direct` with components compared with `lstsq` after an SVD."""
     features, scores = rows.features.astype(np.float64), truing.msp(rows.logits)
 
     def dense() -> np.ndarray:
@@ -104,7 +104,7 @@ def with_components(kind: str, rows: truing.Outputs, seconds: float | None = Non
 
 
 def robust(kind: str, rows: truing.Outputs) -> Row:
-    """Return the table row of `fit_robust` beside `lstsq` of the rows that `fit_robust` keeps."""
+    """Return the table row of `fit_robust` compared with `lstsq` of the rows that `fit_robust` keeps."""
     features, scores = rows.features.astype(np.float64), truing.msp(rows.logits)
     kept = trust_order(features, scores)[: kept_rows(KEEP, len(scores))]
     ours, theirs, apart = compared(
@@ -117,7 +117,7 @@ def robust(kind: str, rows: truing.Outputs) -> Row:
 
 
 def whole_job(kind: str, rows: truing.Outputs) -> Row:
-    """Return the table row of `detect` with a reference, beside `lstsq` of all rows."""
+    """Return the table row of `detect` with a reference compared with `lstsq` of all rows."""
     reference, some = rows[:REFERENCE], rows[REFERENCE:]
     scores = truing.msp(rows.logits)
     ours, theirs, apart = compared(

@@ -27,7 +27,7 @@ def of_pulearn(split: Split) -> Iterator[Rival]:
 
 
 def of_fcnd(split: Split) -> Iterator[Rival]:
-    """Yield a full conformal outlier detector, which learns from reference rows and the mix alike."""
+    """Yield a full conformal outlier detector, which learns from the reference rows and the mix."""
 
     def scores(split: Split, mix: Outputs) -> tuple[Any, Any]:
         detector = FCND(IsoForestLearner(random_state=SEED))
