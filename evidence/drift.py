@@ -21,6 +21,7 @@ from .camera import BRIGHTNESS, DARKENED, darkened
 from .camera import load as load_camera
 from .experiment import Experiment, table
 from .rows import DOCS, Row
+from .style import style
 
 NETWORK = "cifar10-resnet56"
 REPETITIONS = 30
@@ -28,14 +29,6 @@ ROWS, BATCHES, CHANGE, RATE = 32, 1000, 300, 0.001
 EVERY = 5  # Batches between two points of a line, to keep the file small.
 ON_WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 1}
 LEGEND = {"fontsize": 13, "loc": "upper left", "framealpha": 1, "edgecolor": "none"}
-STYLE = {
-    "font.size": 14,
-    "font.sans-serif": ["DejaVu Sans", "Verdana"],
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "svg.fonttype": "none",  # Text stays text.
-    "svg.hashsalt": "truing",  # The same figure gives the same file.
-}
 
 
 class Pools(NamedTuple):
@@ -50,7 +43,7 @@ class Pools(NamedTuple):
 
 def measure() -> Iterator[Row]:
     """Draw the figure, and yield the delay of the alarm in every stream, or None without an alarm."""
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(style(14)):
         figure = draw(pools(np.random.default_rng(1)))
         (DOCS / "figures" / "drift.svg").write_text(svg(figure))
     for seed in range(REPETITIONS):

@@ -18,19 +18,12 @@ from truing.report.figures import dots
 from truing.report.shapes import kernel_density
 
 from .rows import DOCS
+from .style import style
 
 FOLDER = DOCS / "figures"
 REFERENCE, IN, OUT = "#8a8a8a", "#3b86c4", "#e07b1a"
 ROWS_IN, ROWS_OUT, FALSE_ALARM = 5000, 100, 0.05
 SHOWN = 400  # Dots of each kind, to keep the file small.
-STYLE = {
-    "font.size": 15,
-    "font.sans-serif": ["DejaVu Sans", "Verdana"],
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "svg.fonttype": "none",  # Text stays text.
-    "svg.hashsalt": "truing",  # The same figure gives the same file.
-}
 
 WIDTH, PANEL, CURVE, POINTS = 640, 250, 120, 120  # Pixels, and points of a density.
 SCORES = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" \
@@ -174,7 +167,7 @@ FIGURES = {"contrast-plane": base_and_learned, "contrast-scores": scores_in_and_
 def main() -> None:
     """Write the figures to docs/figures."""
     mpl.use("Agg")
-    with plt.rc_context(STYLE):
+    with plt.rc_context(style(15)):
         for name, draw in FIGURES.items():
             (FOLDER / f"{name}.svg").write_text(draw(), encoding="utf-8")
 

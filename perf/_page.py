@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 
 from evidence.experiment import fill, table
 from evidence.rows import DOCS, read
+from evidence.style import style
 
 from ._rows import STORED, cells
 
@@ -25,14 +26,6 @@ TABLES = {  # The sections of the page, each with the scripts whose rows it show
 }
 SCRIPTS = tuple(script for scripts in TABLES.values() for script in scripts)
 OURS, THEIRS, LATE = "#3b86c4", "#8a8a8a", "#e07b1a"
-STYLE = {
-    "font.size": 13,
-    "font.sans-serif": ["DejaVu Sans", "Verdana"],
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "svg.fonttype": "none",  # Text stays text.
-    "svg.hashsalt": "truing",  # The same figure gives the same file.
-}
 Rows = list[dict[str, Any]]
 
 
@@ -80,7 +73,7 @@ def line(row: dict[str, Any]) -> list[str]:
 
 def figure(draw: Callable[[Axes, Rows], None], rows: Rows) -> str:
     """Return one figure as SVG."""
-    with plt.rc_context(STYLE):
+    with plt.rc_context(style(13)):
         drawn, axis = plt.subplots(figsize=(8, 4.6), layout="constrained")
         draw(axis, rows)
         file = io.StringIO()
