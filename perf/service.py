@@ -2,8 +2,8 @@
 
 The minimal endpoint runs in uvicorn as well. It reads a body, learns the queued batches together with the functions of
 the core, commits them to SQLite in one transaction, and answers with the scores. It has no router, no checks, no ids,
-no checksums, no metrics and no snapshots. Both servers use h11 and one process, take turns, and share the machine with
-the client.
+no checksums, no metrics and no snapshots. Both servers use h11, one process and one BLAS thread, take turns, and
+share the machine with the client.
 
 Batches arrive in binary over 16 connections. Each connection sends its next batch when it has its answer.
 """
@@ -155,7 +155,6 @@ def truing_serve(work: Work) -> Iterator[int]:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
             )
             try:
                 assert process.stdout is not None
@@ -244,6 +243,7 @@ def throughput(work: Work, turns: int, *servers: str) -> tuple[list[Measure], np
 
 
 def measure() -> Iterator[Row]:
+    os.environ["OMP_NUM_THREADS"] = "1"  # Both servers inherit the setting.
     for work in (Work(256, 128, "contrast", 1600), Work(256, 128, "dlr", 1600)):
         (ours, theirs), latencies = throughput(work, TURNS, "truing", "minimal")
         limit = LIMITS[work.method]
