@@ -134,14 +134,17 @@ def test_an_error_names_its_cause_and_does_not_change_the_state(rng):
 
 @pytest.mark.filterwarnings("ignore::truing.TruingWarning")
 @pytest.mark.parametrize("method", ["dlr", "rlr", "contrast"])
-def test_reusing_the_callers_buffer_does_not_change_the_reference(rng, method):
-    reference, detector = stream(rng, rows=60), truing.Detector(method=method)
-    buffer = reference.features.copy()
-    detector.calibrate(truing.Outputs(buffer, reference.logits))
-    detector.learn(stream(rng))
-    before = detector.decide(reference, fdr=0.1).p_values
-    buffer[:] = 7.0
-    np.testing.assert_array_equal(detector.decide(reference, fdr=0.1).p_values, before)
+def test_reusing_the_callers_buffer_changes_neither_the_reference_nor_learned_rows(rng, method):
+    reference, rows = stream(rng, rows=60), stream(rng)
+    plain, reused = truing.Detector(method=method), truing.Detector(method=method)
+    for name, outputs in (("calibrate", reference), ("learn", rows)):
+        buffer = outputs.features.copy()
+        getattr(plain, name)(outputs)
+        getattr(reused, name)(truing.Outputs(buffer, outputs.logits))
+        buffer[:] = 7.0
+    for each in (plain, reused):
+        each.learn(reference)
+    np.testing.assert_array_equal(reused.decide(rows, fdr=0.1).p_values, plain.decide(rows, fdr=0.1).p_values)
 
 
 def test_ties_keep_the_false_alarm_rate(rng):
