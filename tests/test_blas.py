@@ -34,11 +34,14 @@ def _two_blas_threads():
     truing.threads(None)
 
 
-def test_nested_blocks_have_one_thread_and_the_last_restores_the_number():
+def test_nested_blocks_and_workers_have_one_thread_and_the_last_restores_the_number():
     with one_thread():
         with one_thread():
             assert numbers() == {1}
         assert numbers() == {1}
+    assert numbers() == {2}
+    truing.threads(3)
+    assert map_blocks(lambda _: numbers(), range(20)) == [{1}] * 20
     assert numbers() == {2}
 
 
@@ -49,12 +52,6 @@ def test_an_error_restores_the_number():
         map_blocks(lambda number: 1 // number, range(20))
     with pytest.raises(ValueError, match="finite"):
         truing.fit_direct(np.full((50_000, 8), np.nan), np.ones(50_000))
-    assert numbers() == {2}
-
-
-def test_every_worker_has_one_blas_thread():
-    truing.threads(3)
-    assert map_blocks(lambda _: numbers(), range(20)) == [{1}] * 20
     assert numbers() == {2}
 
 

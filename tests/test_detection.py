@@ -1,9 +1,8 @@
-import re
-
 import numpy as np
 import pytest
 
 import truing
+from truing.contrast import split
 from truing.detection import detect
 
 
@@ -11,10 +10,6 @@ from truing.detection import detect
 def rows(rng) -> truing.Outputs:
     features = rng.normal(1, 1, size=(300, 5))
     return truing.Outputs(features, features @ rng.normal(size=(5, 4)) + rng.normal(size=(300, 4)))
-
-
-def joined(one: truing.Outputs, other: truing.Outputs) -> truing.Outputs:
-    return truing.Outputs(np.concatenate((one.features, other.features)), np.concatenate((one.logits, other.logits)))
 
 
 @pytest.mark.parametrize("method", ["dlr", "rlr", "online"])
@@ -31,7 +26,7 @@ def test_without_a_reference_there_are_scores_and_no_decision(rows, method):
 def test_the_reference_joins_the_fit_and_sets_the_threshold(rows, method, shape):
     test, reference = rows[:200], rows[200:]
     result = detect(test, reference, method=method, base="energy", temperature=2.0, accept=0.9, **shape)
-    both = joined(test, reference)
+    both = truing.Outputs.concatenate([test, reference])
     fit = {"dlr": truing.fit_direct, "rlr": truing.fit_robust}[method]
     fit = fit(both.features, truing.energy(both.logits, 2.0), **shape)
     np.testing.assert_allclose(result.scores, fit.predict(test.features), atol=1e-12)
@@ -70,15 +65,6 @@ def test_online_score_first_uses_earlier_rows_alone_and_marks_the_first_batch(ro
     assert "50 rows came before any fit" in " ".join(result.notes)
 
 
-def test_one_batch_online_is_dlr(rows):
-    for options in ({}, {"reference": rows[200:], "false_alarm": 0.1}):
-        online = detect(rows[:200], method="online", batch=200, **options)
-        direct = detect(rows[:200], method="dlr", **options)
-        assert (online.threshold, online.out_share_at_least) == (direct.threshold, direct.out_share_at_least)
-        for name in ("scores", "fitted_rows", "p_values", "is_out", "scores_in"):
-            np.testing.assert_array_equal(getattr(online, name), getattr(direct, name), err_msg=name)
-
-
 def test_progress_counts_every_row(rows):
     seen = []
     detect(rows, method="online", batch=128, progress=lambda *step: seen.append(step))
@@ -114,19 +100,19 @@ def test_serious_problems_are_notes_and_warnings(rows):
         detect(rows[:100], reference, method="dlr", groups=np.arange(200))
 
 
-def test_other_problems_are_notes(rows):
-    assert "12 rows were scored by a fit to few rows for its rank of 5," in " ".join(detect(rows[:12]).notes)
-    copies = truing.Outputs(np.tile(rows.features[:, :2], 4), rows.logits)
-    assert "uses 2 directions and leaves 6 out" in " ".join(detect(copies).notes)
+def test_other_problems_are_notes(rows, rng):
     near = rows.features.copy()
     near[:, 1] = near[:, 0] + 1e-6 * near[:, 1]
-    assert "columns are nearly collinear" in " ".join(detect(truing.Outputs(near, rows.logits)).notes)
-    beside = truing.Outputs(np.column_stack((rows.features, np.arange(300) * 1e9)), rows.logits)
-    assert "only 1 of 4 components are used" in " ".join(detect(beside, components=4).notes)
+    beside = np.column_stack((rows.features, np.arange(300) * 1e9))
+    for text, outputs, options in (
+        ("12 rows were scored by a fit to few rows for its rank of 5,", rows[:12], {}),
+        ("uses 2 directions and leaves 6 out", truing.Outputs(np.tile(rows.features[:, :2], 4), rows.logits), {}),
+        ("columns are nearly collinear", truing.Outputs(near, rows.logits), {}),
+        ("only 1 of 4 components are used", truing.Outputs(beside, rows.logits), {"components": 4}),
+    ):
+        assert text in " ".join(detect(outputs, **options).notes)
     assert detect(rows[:200], rows[200:], method="dlr").notes == ()
-
-
-def test_repeated_rows_of_few_values_are_not_taken_for_reference_rows(rows, rng):
+    # Repeated rows of few values are not taken for reference rows.
     binary = truing.Outputs(rng.integers(0, 2, size=(300, 4)), rows.logits)
     assert "reference rows" not in " ".join(detect(binary[:100], binary[100:], method="dlr").notes)
 
@@ -134,11 +120,12 @@ def test_repeated_rows_of_few_values_are_not_taken_for_reference_rows(rows, rng)
 def test_truing_that_hurts_is_noted_without_labels(bank):
     """AUROC falls for near out-of-distribution rows."""
     inside, near = bank("cifar10-resnet56", "cifar10-test"), bank("cifar10-resnet56", "cifar100")
-    result = detect(joined(inside[:2000], near), inside[5000:], method="dlr", base="energy")
+    result = detect(truing.Outputs.concatenate([inside[:2000], near]), inside[5000:], method="dlr", base="energy")
     before = truing.auroc(result.base_scores[:2000], result.base_scores[2000:])
     assert truing.auroc(result.scores[:2000], result.scores[2000:]) < before - 0.03
     assert "truing hurts here" in " ".join(result.notes)
-    helped = detect(joined(inside[:5000], bank("cifar10-resnet56", "svhn")), inside[5000:], method="dlr")
+    far = truing.Outputs.concatenate([inside[:5000], bank("cifar10-resnet56", "svhn")])
+    helped = detect(far, inside[5000:], method="dlr")
     assert truing.auroc(helped.scores[:5000], helped.scores[5000:]) > 0.95
     assert "truing hurts here" not in " ".join(helped.notes)
 
@@ -155,69 +142,70 @@ def test_other_class_frequencies_are_not_taken_for_harm_or_a_swap(bank, method):
 
 
 def test_invalid_arguments_are_rejected(rows):
+    bare = truing.Outputs(rows.features + 1)
     narrow = truing.Outputs(rows.features[:, :3], rows.logits)
     more = truing.Outputs(rows.features, np.hstack((rows.logits, rows.logits)))
-    contrast = {"method": "contrast"}
-    for reference, options, message in (
-        (None, {"fdr": 0.1}, "need a reference"),
-        (rows, {"fdr": 0.1, "accept": 0.9}, "exactly one error rate"),
-        *((narrow, {"method": name}, "reference must have 5 feature columns, as.*got 3") for name in ("dlr", "rlr")),
-        (narrow, {"method": "online"}, "reference must have 5 feature columns, as the outputs have, got 3"),
-        (more, {}, "reference must have 4 logit columns, as the outputs have, got 8"),
-        (None, {"method": "rlr", "penalty": 0.0}, "penalty must be above 0"),
-        (None, {"method": "magic"}, "method must be one of auto, none, dlr, rlr, online, contrast, got 'magic'"),
-        (None, contrast, "method contrast needs a reference"),
-        (rows[200:], {**contrast, "intercept": False}, "intercept must be True for the method contrast"),
-        (rows[:100], contrast, "reference must differ from outputs, got the same rows"),
-        (rows[200:203], contrast, "reference must have at least 4 rows"),
-        (None, {"groups": range(100)}, "groups need a reference, got None"),
-        (None, {"head": (np.ones(5), np.ones(4))}, r"the head's weight must be 2-D \(n, d\), got shape \(5,\)"),
-        (None, {"head": (np.ones((3, 5)), np.ones(4))}, "the head's weight and bias must have the same number of rows"),
+    contrast, plain = {"method": "contrast", "base": "energy"}, {"method": "dlr", "base": "energy"}
+    other_method = "is an option of method '.*', got .* with method"
+    for outputs, reference, options, message in (
+        (rows, None, {"fdr": 0.1}, "need a reference"),
+        (rows, rows, {"fdr": 0.1, "accept": 0.9}, "exactly one error rate"),
+        (rows, narrow, {"method": "dlr"}, "reference must have 5 feature columns, as.*got 3"),
+        (rows, narrow, {"method": "rlr"}, "reference must have 5 feature columns, as.*got 3"),
+        (rows, narrow, {"method": "online"}, "reference must have 5 feature columns, as the outputs have, got 3"),
+        (rows, more, {}, "reference must have 4 logit columns, as the outputs have, got 8"),
+        (rows, None, {"components": 6}, "components must be at least 1 and at most 5"),
+        (rows, None, {"method": "rlr", "penalty": 0.0}, "penalty must be above 0"),
+        (rows, None, {"method": "magic"}, "method must be one of auto, none, dlr, rlr, online, contrast, got 'magic'"),
+        (rows, None, contrast, "method contrast needs a reference"),
+        (rows, rows[200:], {**contrast, "intercept": False}, "intercept must be True for the method contrast"),
+        (rows, rows[:], contrast, "reference must differ from outputs, got the same rows"),
+        (rows, rows[200:203], contrast, "reference must have at least 4 rows"),
+        (rows, None, {"groups": range(100)}, "groups need a reference, got None"),
+        (rows, None, {"head": (np.ones(5), np.ones(4))}, r"weight must be 2-D \(n, d\), got shape \(5,\)"),
+        (rows, None, {"head": (np.ones((3, 5)), np.ones(4))}, "weight and bias must have the same number of rows"),
+        (bare, rows, plain, r"the score energy needs logits, got Outputs\(300 rows: features 5\)"),
+        (rows, bare, plain, r"the score energy needs logits, got Outputs\(300 rows: features 5\)"),
+        (bare, rows, contrast, "outputs must have 4 logits, as the reference has, got none"),
+        (rows, bare, contrast, "outputs must have no logits, as the reference has, got 4"),
+        (rows, rows, {"method": "dlr", "keep": 0.5}, f"keep {other_method} 'dlr'"),
+        (rows, rows, {"keep": 0.5}, f"keep {other_method} 'auto'"),
+        (rows, rows, {"method": "contrast", "penalty": 0.1}, f"penalty {other_method} 'contrast'"),
+        (rows, rows, {"method": "rlr", "batch": 7}, f"batch {other_method} 'rlr'"),
+        (rows, rows, {"method": "contrast", "order": "score-first"}, f"order {other_method} 'contrast'"),
+        (rows, rows, {"method": "none", "components": 2}, f"components {other_method} 'none'"),
+        (rows, rows, {"method": "none", "intercept": False}, f"intercept {other_method} 'none'"),
     ):
         with pytest.raises(ValueError, match=message):
-            detect(rows[:100], reference, **options)
+            detect(outputs, reference, **options)
     for reference in (None, rows[200:]):
         with pytest.raises(TypeError, match=r"head must be a pair \(weight, bias\) of arrays, got int"):
             detect(rows[:100], reference, head=3)
     with pytest.raises(TypeError, match="outputs must be Outputs, got str"):
         detect("rows.npz")
+    with pytest.raises(TypeError, match="base must be a name in SCORES or a function of the outputs, got int"):
+        detect(rows, base=3)
 
 
-def test_options_of_other_methods_are_rejected(rows):
-    for method, name, value in (
-        ("dlr", "keep", 0.5),
-        ("auto", "keep", 0.5),
-        ("contrast", "penalty", 0.1),
-        ("rlr", "batch", 7),
-        ("contrast", "order", "score-first"),
-        ("none", "components", 2),
-        ("none", "intercept", False),
-    ):
-        with pytest.raises(ValueError, match=f"{name} is an option of method '.*', got .* with method '{method}'"):
-            detect(rows[:100], rows[100:], method=method, **{name: value})
+@pytest.mark.parametrize("method", ["contrast", "dlr"])
+def test_a_job_of_out_rows_is_warned_of_but_not_a_job_of_many_out_rows(bank, method):
+    inside, outside = bank("cifar10-resnet56", "cifar10-test"), bank("cifar10-resnet56", "mnist")
+    with warned("of the rows look out: check that the reference comes from"):
+        detect(truing.Outputs.concatenate([inside[:20], outside]), inside[5000:], method=method)
+    many = truing.Outputs.concatenate([inside[:1000], outside])
+    assert "look out:" not in " ".join(detect(many, inside[5000:], method=method).notes)
 
 
-def test_the_repr_of_a_detection_summarises_it(rows):
-    result = detect(rows[:200], rows[200:], method="dlr", false_alarm=0.1)
-    assert repr(result).startswith("Detection(200 rows, msp trued by dlr, ")
-    assert result.rate.value == 0.1
-    assert result.reference_rows == 100
-
-
-def test_swapping_rows_and_reference_is_warned_of(bank):
+def test_swapped_arguments_and_another_preprocessing_are_warned_of(bank):
     inside, outside = bank("cifar10-resnet56", "cifar10-test"), bank("cifar10-resnet56", "svhn")
-    mixture = joined(inside[:1000], outside[:1000])
+    mixture = truing.Outputs.concatenate([inside[:1000], outside[:1000]])
     with warned("check that outputs and reference are not swapped"):
         detect(inside[5000:], mixture, method="dlr")
     assert "swapped" not in " ".join(detect(mixture, inside[5000:], method="dlr").notes)
-
-
-def test_rows_of_another_preprocessing_are_warned_of(bank):
     rows = bank("cifar10-densenet100", "cifar10-test-5000")
-    with warned("the rows differ from the reference as a whole"):
-        detect(truing.Outputs(1.05 * rows.features[:2000], rows.logits[:2000]), rows[2000:3000])
-    with warned("of the rows look out"):
-        detect(truing.Outputs(2 * rows.features[:2000], rows.logits[:2000]), rows[2000:3000])
+    for factor, text in ((1.05, "the rows differ from the reference as a whole"), (2, "of the rows look out")):
+        with warned(text):
+            detect(truing.Outputs(factor * rows.features[:2000], rows.logits[:2000]), rows[2000:3000])
 
 
 def test_a_detectors_decisions_carry_the_notes_of_their_fit(rows):
@@ -230,18 +218,18 @@ def test_a_detectors_decisions_carry_the_notes_of_their_fit(rows):
 @pytest.mark.filterwarnings("ignore::truing.TruingWarning")
 def test_auto_is_contrast_with_a_large_reference_and_dlr_otherwise(rows):
     many = truing.Outputs.concatenate([rows, truing.Outputs(rows.features + 0.01, rows.logits)])
-    both = detect(many[:200], many[200:])
-    assert (both.method, both.base, both.reference_rows) == ("contrast", "gen", 200)
-    alone = detect(rows)
-    assert (alone.method, alone.base) == ("dlr", "msp")
-    few = detect(rows[:200], rows[200:210], false_alarm=0.05)
-    assert few.method == "dlr"
-    assert "the method is dlr: contrast needs a reference of at least 200 rows here, got 10 rows" in few.notes
-    assert detect(many[:200], many[200:], false_alarm=0.001).method == "dlr"
-    assert detect(rows[:100], rows[100:], false_alarm=0.05).method == "contrast"
-    plain = detect(rows[:100], rows[100:], intercept=False)
-    assert plain.method == "dlr"
-    assert "the method is dlr: contrast needs an intercept, got intercept=False" in plain.notes
+    few = "the method is dlr: contrast needs a reference of at least 200 rows here, got 10 rows"
+    for outputs, reference, options, method, note in (
+        (many[:200], many[200:], {}, "contrast", ""),
+        (rows[:100], rows[100:], {"false_alarm": 0.05}, "contrast", ""),
+        (rows, None, {}, "dlr", ""),
+        (rows[:200], rows[200:210], {"false_alarm": 0.05}, "dlr", few),
+        (many[:200], many[200:], {"false_alarm": 0.001}, "dlr", ""),
+        (rows[:100], rows[100:], {"intercept": False}, "dlr", "contrast needs an intercept, got intercept=False"),
+    ):
+        result = detect(outputs, reference, **options)
+        assert (result.method, result.base) == (method, "gen" if method == "contrast" else "msp")
+        assert note in " ".join(result.notes)
     assert detect(rows[:200], rows[200:], base="energy").base == "energy"
     given = truing.Outputs(rows.features, scores=truing.energy(rows.logits))
     assert detect(given[:200], given[200:]).base == "given"
@@ -262,35 +250,17 @@ def test_the_method_none_decides_by_the_base_score(rows):
     np.testing.assert_array_equal(result.p_values, truing.p_values(truing.energy(rows.logits[200:]), result.scores))
     assert result.fit is None
     assert repr(result).startswith("Detection(200 rows, energy, ")
+    assert repr(detect(rows, method="dlr")).startswith("Detection(300 rows, msp trued by dlr")
 
 
 def test_a_base_score_that_needs_reference_rows_gets_half_of_the_reference(rows):
-    for method in ("none", "dlr", "rlr", "online", "contrast"):
-        result = detect(rows[:200], rows[200:], method=method, base="knn", false_alarm=0.1)
-        assert result.reference_rows == 50
-        assert 0 < result.p_values.min() <= result.p_values.max() <= 1
-
-
-@pytest.mark.parametrize("method", ["contrast", "dlr"])
-def test_a_job_of_out_rows_is_warned_of_but_not_a_job_of_many_out_rows(bank, method):
-    inside, outside = bank("cifar10-resnet56", "cifar10-test"), bank("cifar10-resnet56", "mnist")
-    with warned("of the rows look out: check that the reference comes from"):
-        detect(joined(inside[:20], outside), inside[5000:], method=method)
-    assert "look out:" not in " ".join(detect(joined(inside[:1000], outside), inside[5000:], method=method).notes)
-
-
-def test_an_error_names_the_rows_that_lack_logits(rows):
-    bare, whole = truing.Outputs(rows.features[:70]), rows[70:]
-    for outputs, reference, method, message in (
-        (bare, whole, "dlr", "the score energy needs logits, got Outputs(70 rows: features 5)"),
-        (bare, whole, "contrast", "outputs must have 4 logits, as the reference has, got none"),
-        (whole, bare, "dlr", "the score energy needs logits, got Outputs(70 rows: features 5)"),
-        (whole, bare, "contrast", "outputs must have no logits, as the reference has, got 4"),
-    ):
-        with pytest.raises(ValueError, match=re.escape(message)):
-            detect(outputs, reference, method=method, base="energy")
-    with pytest.raises(TypeError, match="base must be a name in SCORES or a function of the outputs, got int"):
-        detect(rows, base=3)
+    learning, calibration = split(rows[200:])
+    scores_in, scores = (truing.knn(part.features, learning.features) for part in (calibration, rows[:200]))
+    result = detect(rows[:200], rows[200:], method="none", base="knn", false_alarm=0.1)
+    np.testing.assert_allclose(result.scores, scores, atol=1e-12)
+    np.testing.assert_allclose(result.p_values, truing.p_values(scores_in, scores))
+    for method in ("dlr", "rlr", "online", "contrast"):
+        assert detect(rows[:200], rows[200:], method=method, base="knn", false_alarm=0.1).reference_rows == 50
 
 
 @pytest.mark.parametrize(

@@ -78,28 +78,28 @@ def test_a_table_equals_the_parquet_file_of_the_command_and_can_be_written_to_pa
         np.testing.assert_array_equal(file[name], again[name])
 
 
-def test_ids_with_missing_values_are_rejected(result):
+def test_invalid_requests_are_rejected_by_name(result, monkeypatch):
     """NumPy has no missing integers. In float64, 2**53 + 1 would become another number."""
     pandas, pyarrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
     ids = [2**53 + 1 + row for row in range(200)]
-    assert result.to_frame("pyarrow", ids=pyarrow.array(ids))["id"].to_pylist() == ids
-    some = [*ids[:-2], None, None]
-    dates = pandas.Series(pandas.to_datetime(["2020-01-01"] * 198 + [None] * 2))
-    for missing in (pyarrow.array(some), pandas.Series(some, dtype="Int64"), some, dates):
-        with pytest.raises(ValueError, match="ids must have no missing values, got 2"):
-            result.to_frame("pyarrow", ids=missing)
-
-
-def test_invalid_requests_are_rejected_by_name(result, monkeypatch):
+    for given in (ids, [f"image-{number}" for number in ids]):
+        assert result.to_frame("pyarrow", ids=pyarrow.array(given))["id"].to_pylist() == given
+    some = [*ids[:-1], None]
+    missing = "ids must have no missing values, got 1"
+    for wrong, message in (
+        ([1, 2, 3], "ids and scores must have the same number of rows, got ids 3, scores 200"),
+        (np.ones((200, 1)), r"ids must be 1-D \(n,\), got shape \(200, 1\)"),
+        (np.where(np.arange(200) == 7, np.nan, 1.0), missing),
+        (["nan"] * 199 + [None], missing),
+        (some, missing),
+        (pyarrow.array(some), missing),
+        (pandas.Series(some, dtype="Int64"), missing),
+        (pandas.Series(pandas.to_datetime(["2020-01-01"] * 199 + [None])), missing),
+    ):
+        with pytest.raises(ValueError, match=message):
+            result.to_frame("pyarrow", ids=wrong)
     with pytest.raises(ValueError, match="library must be one of pandas, polars, pyarrow, got 'dplyr'"):
         result.to_frame("dplyr")
-    with pytest.raises(ValueError, match="ids and scores must have the same number of rows, got ids 3, scores 200"):
-        result.to_frame(ids=[1, 2, 3])
-    with pytest.raises(ValueError, match=r"ids must be 1-D \(n,\), got shape \(200, 1\)"):
-        result.to_frame(ids=np.ones((200, 1)))
-    for ids in (np.where(np.arange(200) == 7, np.nan, 1.0), ["nan"] * 199 + [None]):
-        with pytest.raises(ValueError, match="ids must have no missing values, got 1"):
-            result.to_frame(ids=ids)
     monkeypatch.setitem(sys.modules, "polars", None)
     with pytest.raises(ImportError, match=r"to_frame\('polars'\) needs polars: pip install polars"):
         result.to_frame("polars")

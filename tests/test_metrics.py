@@ -2,7 +2,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.metrics import average_precision_score, roc_auc_score
@@ -14,20 +14,19 @@ tied = arrays(np.float64, st.integers(1, 25), elements=st.integers(-4, 4).map(fl
 apart = arrays(np.float64, st.integers(1, 25), elements=st.floats(-100, 100))
 either = st.one_of(tied, apart)
 levels = st.sampled_from([0.05, 0.25, 0.5, 0.8, 0.95, 1.0])
-
-
-def stacked(scores_in, scores_out):
-    return np.repeat([1, 0], [len(scores_in), len(scores_out)]), np.concatenate((scores_in, scores_out))
+CONVENTIONS = ("at-least", "paper", "ood-positive")
 
 
 def assert_equals_scikit_learn(scores_in, scores_out):
-    is_in, scores = stacked(scores_in, scores_out)
+    is_in, scores = np.repeat([1, 0], [len(scores_in), len(scores_out)]), np.concatenate((scores_in, scores_out))
     found = truing.evaluate(scores_in, scores_out)
-    assert truing.auroc(scores_in, scores_out) == found.auroc == pytest.approx(roc_auc_score(is_in, scores), abs=1e-12)
-    precision = average_precision_score(is_in, scores)
-    assert truing.aupr(scores_in, scores_out) == found.aupr == pytest.approx(precision, abs=1e-12)
-    precision_out = average_precision_score(1 - is_in, -scores)
-    assert truing.aupr_out(scores_in, scores_out) == found.aupr_out == pytest.approx(precision_out, abs=1e-12)
+    for metric, expected in (
+        ("auroc", roc_auc_score(is_in, scores)),
+        ("aupr", average_precision_score(is_in, scores)),
+        ("aupr_out", average_precision_score(1 - is_in, -scores)),
+    ):
+        assert getattr(truing, metric)(scores_in, scores_out) == getattr(found, metric)
+        assert getattr(found, metric) == pytest.approx(expected, abs=1e-12)
 
 
 @given(scores_in=either, scores_out=either)
@@ -48,73 +47,52 @@ def test_metrics_depend_only_on_the_order_of_scores(scores_in, scores_out):
     assert truing.evaluate(scores_in, scores_out) == of_ranks
 
 
-@given(scores_in=either, scores_out=either, tpr=levels)
-def test_fpr_at_least_agrees_with_a_loop_over_thresholds(scores_in, scores_out, tpr):
-    for threshold in sorted({*scores_in, *scores_out}, reverse=True):
-        if np.mean(scores_in >= threshold) >= tpr - 1e-12:
-            break
-    assert truing.fpr_at_tpr(scores_in, scores_out, tpr=tpr) == np.mean(scores_out >= threshold)
-
-
-@given(scores_in=either, scores_out=either, tpr=levels)
-def test_fpr_ood_positive_agrees_with_a_loop_over_thresholds(scores_in, scores_out, tpr):
-    for threshold in sorted({*scores_in, *scores_out}):
-        if np.mean(scores_out <= threshold) >= tpr - 1e-12:
-            break
-    found = truing.fpr_at_tpr(scores_in, scores_out, tpr=tpr, convention="ood-positive")
-    assert found == np.mean(scores_in <= threshold)
-
-
-@given(scores_in=either, scores_out=either, tpr=levels)
-def test_fpr_of_the_paper_agrees_with_a_loop_over_thresholds(scores_in, scores_out, tpr):
-    best = None
-    for threshold in sorted({*scores_in, *scores_out}, reverse=True):
-        recall = np.mean(scores_in >= threshold)
+def fpr_by_a_loop(scores_in, scores_out, tpr, convention):
+    thresholds, best = sorted({*scores_in, *scores_out}, reverse=True), None
+    if convention == "ood-positive":
+        found = next(t for t in thresholds[::-1] if np.mean(scores_out <= t) >= tpr - 1e-12)
+        return np.mean(scores_in <= found)
+    for threshold in thresholds:
+        recall, fpr = np.mean(scores_in >= threshold), np.mean(scores_out >= threshold)
+        if convention == "at-least" and recall >= tpr - 1e-12:
+            return fpr
         distance = round(abs(recall - tpr), 12)
         # Later thresholds have the higher recall or, for the same recall, more false positives: they win ties.
         if best is None or distance <= best[0]:
-            best = distance, np.mean(scores_out >= threshold)
+            best = distance, fpr
         if recall == 1:
             break
-    assert truing.fpr_at_tpr(scores_in, scores_out, tpr=tpr, convention="paper") == best[1]
+    return best[1]
+
+
+@given(scores_in=either, scores_out=either, tpr=levels, convention=st.sampled_from(CONVENTIONS))
+@settings(max_examples=300)
+def test_fpr_agrees_with_a_loop_over_thresholds(scores_in, scores_out, tpr, convention):
+    found = truing.fpr_at_tpr(scores_in, scores_out, tpr=tpr, convention=convention)
+    assert found == fpr_by_a_loop(scores_in, scores_out, tpr, convention)
 
 
 def test_the_conventions_differ_under_ties():
     scores_in, scores_out = [3.0, 3.0, 1.0], [1.0, 0.0]  # The only recalls are 2/3 and 1.
-    found = [
-        truing.fpr_at_tpr(scores_in, scores_out, tpr=0.7, convention=name)
-        for name in ("at-least", "paper", "ood-positive")
-    ]
+    found = [truing.fpr_at_tpr(scores_in, scores_out, tpr=0.7, convention=name) for name in CONVENTIONS]
     assert found == [0.5, 0.0, 1 / 3]
 
 
-def test_a_report_names_its_convention_in_text_and_json(bank):
-    inside, outside = bank("cifar10-resnet56", "cifar10-test"), bank("cifar10-resnet56", "svhn")
-    report = truing.evaluate(
-        truing.msp(inside.logits), truing.msp(outside.logits), convention="paper", correct=inside.correct()
-    )
-    read = json.loads(report.json())
-    assert read["convention"] == "paper"
-    assert read["rows_in"] == 10_000
-    assert read["rows_out"] == 2_000
-    for value in (report.auroc, report.aupr, report.aupr_out, report.fpr95):
-        assert f"{value:.2%}" in str(report)
-    assert "convention: paper" in str(report)
-
-
-def test_refusals_are_counted_among_correctly_and_wrongly_classified_rows(bank):
+def test_a_report_counts_refusals_among_correctly_and_wrongly_classified_rows(bank):
     inside, outside = bank("cifar10-resnet56", "cifar10-test"), bank("cifar10-resnet56", "svhn")
     scores, right = truing.msp(inside.logits), inside.correct()
     assert right.mean() == pytest.approx(0.9339)
-    report = truing.evaluate(scores, truing.msp(outside.logits), correct=right)
+    report = truing.evaluate(scores, truing.msp(outside.logits), convention="paper", correct=right)
     refused = scores < np.sort(scores)[500]
     assert report.refused_right == refused[right].mean()
     assert report.refused_wrong == refused[~right].mean()
     assert report.refused_wrong > 5 * report.refused_right
     assert f"{report.refused_wrong:.2%} of the wrongly" in str(report)
-
-
-def test_correct_must_be_one_boolean_per_in_row():
+    read = json.loads(report.json())
+    assert (read["convention"], read["rows_in"], read["rows_out"]) == ("paper", 10_000, 2_000)
+    for value in (report.auroc, report.aupr, report.aupr_out, report.fpr95):
+        assert f"{value:.2%}" in str(report)
+    assert "convention: paper" in str(report)
     with pytest.raises(TypeError, match="correct must be a 1-D array of booleans, got 1-D int"):
         truing.evaluate([1.0], [2.0], correct=[1])
     with pytest.raises(ValueError, match="same number of rows, got scores_in 1, correct 2"):

@@ -56,29 +56,19 @@ def images(rng):
 
 @pytest.mark.parametrize("batch", [1, 7, 256])
 def test_an_exported_network_gives_the_outputs_of_torch(network, file, images, batch):
-    outputs = truing.onnx.extract(file, images, features=FEATURES, logits="logits", batch=batch)
+    apart = file.with_name("apart.onnx")
+    onnx.save(onnx.load(file), apart, save_as_external_data=True, location=f"weights{batch}", size_threshold=0)
     expected = extract(network, [torch.tensor(images)])
-    np.testing.assert_allclose(outputs.features, expected.features, atol=1e-4)
-    np.testing.assert_allclose(outputs.logits, expected.logits, atol=1e-4)
-
-
-def test_arrays_may_come_in_pieces_and_in_double_precision(file, images):
-    names = {"features": FEATURES, "logits": "logits"}
-    whole = truing.onnx.extract(file, images, **names)
-    pieces = truing.onnx.extract(file, (part.astype(np.float64) for part in np.split(images, [3, 11])), **names)
-    np.testing.assert_allclose(pieces.features, whole.features, atol=1e-6)
-    np.testing.assert_allclose(pieces.logits, whole.logits, atol=1e-6)
-
-
-def test_external_weight_files_are_found(file, images, tmp_path):
-    onnx.save(
-        onnx.load(file), tmp_path / "split.onnx", save_as_external_data=True, location="weights", size_threshold=0
-    )
-    assert (tmp_path / "weights").exists()
-    for features in (FEATURES, "logits"):  # An inner tensor, and an output.
-        whole = truing.onnx.extract(file, images, features=features, logits="logits")
-        split = truing.onnx.extract(tmp_path / "split.onnx", images, features=features, logits="logits")
-        np.testing.assert_array_equal(split.features, whole.features)
+    of_output = truing.onnx.extract(apart, images, features="logits", logits="logits")
+    np.testing.assert_allclose(of_output.features, expected.logits, atol=1e-4)
+    for path, arrays in (
+        (file, images),
+        (apart, images),
+        (file, (part.astype(np.float64) for part in np.split(images, [3, 11]))),
+    ):
+        outputs = truing.onnx.extract(path, arrays, features=FEATURES, logits="logits", batch=batch)
+        np.testing.assert_allclose(outputs.features, expected.features, atol=1e-4)
+        np.testing.assert_allclose(outputs.logits, expected.logits, atol=1e-4)
 
 
 @pytest.mark.parametrize("rows", [1, 4, 18, 20])
@@ -111,23 +101,20 @@ def linear(path, names=("x",), kind=onnx.TensorProto.FLOAT, classes=3, ending=No
     return path
 
 
-def test_the_input_itself_may_be_the_features(tmp_path, rng):
-    rows = rng.normal(size=(5, 4))
-    path = linear(tmp_path / "linear.onnx", kind=onnx.TensorProto.DOUBLE)
-    outputs = truing.onnx.extract(path, rows, features="x", logits="logits")
+@pytest.mark.parametrize(
+    ("kind", "dtype", "tolerance"),
+    [(onnx.TensorProto.FLOAT16, np.float16, 0.02), (onnx.TensorProto.DOUBLE, np.float64, 1e-12)],
+)
+def test_a_network_may_have_any_precision_and_its_input_may_be_the_features(tmp_path, rng, kind, dtype, tolerance):
+    rows = rng.normal(size=(9, 4)).astype(dtype)
+    path = linear(tmp_path / "linear.onnx", kind=kind)
+    outputs = truing.onnx.extract(path, np.float64(rows), features="x", logits="logits")
+    assert outputs.features.dtype == outputs.logits.dtype == dtype
     np.testing.assert_array_equal(outputs.features, rows)
-    np.testing.assert_allclose(outputs.logits, rows @ WEIGHT)
-
-
-def test_half_precision_in_and_out(tmp_path, rng):
-    rows = rng.normal(size=(9, 4))
-    path = linear(tmp_path / "half.onnx", kind=onnx.TensorProto.FLOAT16)
-    outputs = truing.onnx.extract(path, rows, features="x", logits="logits")
-    assert outputs.features.dtype == outputs.logits.dtype == np.float16
-    np.testing.assert_allclose(outputs.logits, rows @ WEIGHT, atol=0.02)
-    assert np.isfinite(truing.energy(outputs.logits)).all()
-    with pytest.raises(ValueError, match="must fit the float16 of input 'x', at most 65504, got 70000 in batch 1"):
-        truing.onnx.extract(path, [rows, np.full((2, 4), 7e4)], features="x", logits="logits")
+    np.testing.assert_allclose(outputs.logits, rows @ WEIGHT, atol=tolerance)
+    if dtype == np.float16:
+        with pytest.raises(ValueError, match="must fit the float16 of input 'x', at most 65504, got 70000 in batch 1"):
+            truing.onnx.extract(path, [rows, np.full((2, 4), 7e4)], features="x", logits="logits")
 
 
 @pytest.mark.parametrize("kind", [onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16])
@@ -141,21 +128,6 @@ def test_probabilities_are_rejected_as_logits(tmp_path, rng, kind):
     ending = linear(tmp_path / "log.onnx", kind=kind, ending="LogSoftmax")  # Log-probabilities are logits.
     outputs = truing.onnx.extract(ending, rows, features="x", logits="ended")
     np.testing.assert_allclose(truing.msp(outputs.logits), truing.msp(rows @ WEIGHT), atol=0.02)
-
-
-def test_logits_with_one_column_are_rejected(tmp_path):
-    path = linear(tmp_path / "one.onnx", classes=1)
-    with pytest.raises(ValueError, match="one column per class, at least 2, got 1 in tensor 'logits'"):
-        truing.onnx.extract(path, np.ones((2, 4)), features="x", logits="logits")
-
-
-def test_masked_entries_are_rejected(file, images):
-    masked = np.ma.masked_array(images, mask=images > 2)
-    for arrays in (masked, [images, masked]):
-        with pytest.raises(ValueError, match="arrays must have no masked entries"):
-            truing.onnx.extract(file, arrays, features=FEATURES, logits="logits")
-    whole = truing.onnx.extract(file, np.ma.masked_array(images), features=FEATURES, logits="logits")
-    assert len(whole) == 20
 
 
 def test_a_damaged_network_is_an_error_and_prints_nothing(file, images, tmp_path, capfd):
@@ -191,53 +163,49 @@ def test_an_error_of_onnxruntime_is_reported_in_one_line_that_names_the_file(tmp
 
 
 ROWS = np.ones((4, 3, 10, 10), np.float32)
+INNER = "/3/GlobalAveragePool_output_0"
 REFUSED = {
-    "unknown tensor": ({"features": "fc"}, ValueError, f"no tensor 'fc' in .*; there are images, .*{FEATURES}, logits"),
-    "unknown input": ({"input": "x"}, ValueError, "one of the inputs images, got 'x'"),
-    "features not 2-D": (
-        {"features": "/3/GlobalAveragePool_output_0"},
-        ValueError,
-        r"features must be 2-D .* got shape \(4, 8, 1, 1\) of tensor '/3/Glob",
-    ),
-    "whole numbers": ({"arrays": ROWS.astype(np.uint8)}, TypeError, "must be float32 like input 'images', got uint8"),
-    "other shape": ({"arrays": ROWS[:, :2]}, ValueError, r"network\.onnx refused batch 0: INVALID_ARG.*invalid dim"),
-    "tensor not a name": ({"features": ["z"]}, TypeError, "features must be the name of a tensor, got list"),
-    "tuples of a loader": (
-        {"arrays": [(ROWS, 1)]},
-        TypeError,
-        r"got one that gives tuple: for a DataLoader, pass \(batch",
-    ),
-    "numbers": ({"arrays": [1.0]}, TypeError, "got one that gives float"),
-    "not finite": ({"arrays": [ROWS, ROWS * np.nan]}, ValueError, "features of batch 1 must be finite"),
-    "unknown provider": ({"providers": ["Abacus"]}, ValueError, "CPUExecutionProvider, got Abacus"),
-    "one provider": ({"providers": "Abacus"}, TypeError, "must be a list of names, got the string 'Abacus'"),
+    f"no tensor 'fc' in .*; there are images, .*{FEATURES}, logits": {"features": "fc"},
+    "one of the inputs images, got 'x'": {"input": "x"},
+    r"features must be 2-D .* got shape \(4, 8, 1, 1\) of tensor '/3/Glob": {"features": INNER},
+    "must be float32 like input 'images', got uint8": {"arrays": ROWS.astype(np.uint8)},
+    r"network\.onnx refused batch 0: INVALID_ARG.*invalid dim": {"arrays": ROWS[:, :2]},
+    "features must be the name of a tensor, got list": {"features": ["z"]},
+    r"got one that gives tuple: for a DataLoader, pass \(batch": {"arrays": [(ROWS, 1)]},
+    "got one that gives float": {"arrays": [1.0]},
+    "features of batch 1 must be finite": {"arrays": [ROWS, ROWS * np.nan]},
+    "CPUExecutionProvider, got Abacus": {"providers": ["Abacus"]},
+    "must be a list of names, got the string 'Abacus'": {"providers": "Abacus"},
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_invalid_arguments_are_rejected(file, case):
-    settings, kind, message = REFUSED[case]
-    with pytest.raises(kind, match=message):
-        truing.onnx.extract(file, **{"arrays": ROWS, "features": FEATURES, "logits": "logits", **settings})
+@pytest.mark.parametrize("message", REFUSED)
+def test_invalid_arguments_are_rejected(file, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        truing.onnx.extract(file, **{"arrays": ROWS, "features": FEATURES, "logits": "logits", **REFUSED[message]})
+
+
+def test_invalid_files_and_masked_arrays_are_rejected(tmp_path):
+    (tmp_path / "text.onnx").write_text("not a network")
+    linear(tmp_path / "two.onnx", names=("x", "mask"))
+    linear(tmp_path / "one.onnx", classes=1)
+    rows = np.ones((2, 4))
+    masked = np.ma.masked_array(rows, mask=np.eye(2, 4))
+    for name, arrays, message in (
+        ("none", rows, r"no file .*none\.onnx"),
+        ("text", rows, r"text\.onnx must be a network that onnxruntime can run"),
+        ("two", rows, "one of the inputs x, mask, got None"),
+        ("one", rows, "one column per class, at least 2, got 1 in tensor 'logits'"),
+        ("one", masked, "arrays must have no masked entries"),
+        ("one", [rows, masked], "arrays must have no masked entries"),
+    ):
+        with pytest.raises((ValueError, OSError), match=message):
+            truing.onnx.extract(tmp_path / f"{name}.onnx", arrays, features="x", logits="logits")
 
 
 def test_pixels_up_to_255_cause_a_warning(file, images):
     with pytest.warns(truing.TruingWarning, match="the pixels may not be normalised"):
         truing.onnx.extract(file, 100 + 50 * np.abs(images), features=FEATURES, logits="logits")
-
-
-def test_a_missing_or_invalid_file_is_named(tmp_path):
-    (tmp_path / "text.onnx").write_text("not a network")
-    with pytest.raises(FileNotFoundError, match=r"no file .*none\.onnx"):
-        truing.onnx.extract(tmp_path / "none.onnx", ROWS, features="z", logits="f")
-    with pytest.raises(ValueError, match=r"text\.onnx must be a network that onnxruntime can run"):
-        truing.onnx.extract(tmp_path / "text.onnx", ROWS, features="z", logits="f")
-
-
-def test_the_input_must_be_named_if_there_are_several(tmp_path):
-    path = linear(tmp_path / "linear.onnx", names=("x", "mask"))
-    with pytest.raises(ValueError, match="one of the inputs x, mask, got None"):
-        truing.onnx.extract(path, np.ones((2, 4)), features="x", logits="logits")
 
 
 @pytest.mark.parametrize("missing", ["onnxruntime", "onnx"])

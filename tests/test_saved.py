@@ -3,6 +3,7 @@
 import json
 import sys
 import zipfile
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 
@@ -33,6 +34,7 @@ def detector_of(rows: truing.Outputs, **options) -> truing.Detector:
 THINGS = {
     "moments of few rows": lambda rows: truing.Moments.of(rows.features[:3], rows.features[:3, 0]),
     "moments": lambda rows: truing.Moments.of(rows.features, truing.msp(rows.logits)).decayed(0.3),
+    "moments of nearly no weight": lambda rows: truing.Moments.of(rows.features, rows.features[:, 0]).decayed(1e-250),
     "fit": lambda rows: truing.fit_direct(rows.features, truing.msp(rows.logits)),
     "huber": lambda rows: truing.huber(rows.features, truing.msp(rows.logits), 0.1),
     "contrast": lambda rows: truing.fit_contrast(rows[30:], rows[:30]),
@@ -40,6 +42,9 @@ THINGS = {
     "new detector": lambda rows: truing.Detector("energy", intercept=False, model="a"),
     "dlr": lambda rows: detector_of(rows, temperature=2.0, components=3, decay=0.9),
     "dlr without decay": lambda rows: detector_of(rows),
+    "dlr in another memory order": lambda rows: detector_of(
+        truing.Outputs(np.asfortranarray(np.tile(rows.features, 40)), rows.logits), decay=0.9
+    ),
     "dlr window": lambda rows: detector_of(rows, window=25),
     "rlr": lambda rows: detector_of(rows, method="rlr"),
     "contrast stream": lambda rows: detector_of(rows, method="contrast", base="knn"),
@@ -58,14 +63,25 @@ def test_a_value_is_restored_bit_for_bit(rows, tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["dlr", "dlr without decay", "dlr window", "rlr", "contrast stream", "contrast window"]
+    "name",
+    [
+        "dlr",
+        "dlr without decay",
+        "dlr in another memory order",
+        "dlr window",
+        "rlr",
+        "contrast stream",
+        "contrast window",
+    ],
 )
 def test_a_restored_detector_continues_with_the_same_bits(rows, tmp_path, name):
     going = THINGS[name](rows)
     truing.save(going, tmp_path / "detector.npz")
     stopped = truing.load(tmp_path / "detector.npz")
     for start in (0, 20):
-        batch = truing.Outputs(rows.features[start : start + 20] + 0.5, rows.logits[start : start + 20])
+        copies = 40 if "memory" in name else 1
+        features = np.tile(rows.features[start : start + 20] + 0.5, copies)
+        batch = truing.Outputs(features, rows.logits[start : start + 20])
         one, other = (each.learn_and_decide(batch, fdr=0.2) for each in (going, stopped))
         np.testing.assert_array_equal(one.scores, other.scores)
         np.testing.assert_array_equal(one.p_values, other.p_values)
@@ -85,25 +101,18 @@ def test_plain_values_come_back_exactly(value):
 
 
 @pytest.mark.parametrize("name", ["moments of few rows", "fit", "dlr"])
-def test_a_flipped_bit_is_refused_or_changes_nothing(rows, name):
+def test_a_flipped_bit_is_refused_or_changes_nothing_and_a_truncated_file_is_refused(rows, name):
     content = to_bytes("thing", THINGS[name](rows))
     rng = np.random.default_rng(0)
     places = range(len(content)) if len(content) < 4000 else rng.choice(len(content), 1500, replace=False)
     for place in places:
         damaged = bytearray(content)
         damaged[place] ^= 1 << int(rng.integers(8))
-        try:
+        with suppress(ValueError):
             loaded = read(InMemory("damaged.npz", bytes(damaged)))
-        except ValueError:
-            continue
-        assert to_bytes("thing", loaded.value) == content, place
-
-
-def test_a_truncated_file_is_refused_at_every_length(rows):
-    content = to_bytes("fit", THINGS["fit"](rows))
-    for length in range(len(content)):
+            assert to_bytes("thing", loaded.value) == content, place
         with pytest.raises(ValueError, match=r"cut\.npz"):
-            read(InMemory("cut.npz", content[:length]))
+            read(InMemory("cut.npz", content[:place]))
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -115,42 +124,64 @@ def test_the_error_of_any_other_bytes_names_the_file(tmp_path, junk):
             truing.load(tmp_path / "junk.npz")
 
 
+def test_a_flipped_bit_in_the_directory_on_disk_is_a_value_error_or_harmless(rows, tmp_path):
+    content = to_bytes("fit", THINGS["fit"](rows))
+    for place in range(len(content) - 22, len(content)):
+        for bit in range(8):
+            damaged = bytearray(content)
+            damaged[place] ^= 1 << bit
+            (tmp_path / "damaged.npz").write_bytes(damaged)
+            with suppress(ValueError):
+                assert to_bytes("fit", truing.load(tmp_path / "damaged.npz")) == content
+
+
+def as_bytes(text: str):
+    return np.frombuffer(text.encode(), dtype=np.uint8)
+
+
+def test_hostile_files_are_refused_by_name(tmp_path):
+    """A pickle, a shape that promises more numbers than the file holds, and very deeply nested headers."""
+    pickle, bomb, header = tmp_path / "pickle.npz", tmp_path / "bomb.npz", BytesIO()
+    np.savez(pickle, about=np.array([{"a": 1}], dtype=object))
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (10**12,)})
+    with zipfile.ZipFile(bomb, "w") as archive:
+        archive.writestr("about.npy", header.getvalue())
+    paths = [pickle, bomb]
+    for depth in (950, 5000):
+        value = "[" * depth + "]" * depth
+        about = f'{{"truing": 6, "kind": "fit", "members": [], "notes": {{}}, "value": {value}}}'
+        paths.append(tmp_path / f"deep{depth}.npz")
+        write_npz(paths[-1], {"about": as_bytes(about)})
+    for path in paths:
+        with pytest.raises(ValueError, match=path.name):
+            truing.load(path)
+
+
 def changed(arrays, member=None, **header):
     """Return the arrays of a file with changed members, or with a changed header."""
     about = json.loads(arrays["about"].tobytes()) | header
-    return {**arrays, **(member or {}), "about": np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)}
+    return {**arrays, **(member or {}), "about": as_bytes(json.dumps(about))}
 
 
 WRONG = {
-    "an older version": (lambda a: changed(a, truing=4), "has format version 4; this truing reads version 6"),
-    "a member too many": (
-        lambda a: {**a, "more": np.zeros(2)},
-        "members are not as expected: missing nothing; unknown more",
-    ),
-    "a member too few": (
-        lambda a: {k: v for k, v in a.items() if k != "coef"},
-        "members are not as expected: missing coef",
-    ),
-    "a kind that is no text": (lambda a: changed(a, kind=3), "must name the kind of its value, got 3"),
-    "another class": (lambda a: changed(a, value={"Path": {}}), "a class must be one of"),
-    "another field": (
-        lambda a: changed(a, value={"LinearFit": {"a": 1}}),
-        "fields of LinearFit are not as expected: missing coef",
-    ),
-    "another type": (lambda a: changed(a, {"coef": np.zeros(4, dtype="U3")}), "coef must be Floats, got <U3"),
-    "another shape": (lambda a: changed(a, {"coef": np.zeros((2, 2))}), "coef must have 1 axes"),
-    "not a number": (lambda a: changed(a, {"coef": np.full(4, np.nan)}), "coef must contain finite numbers"),
-    "no header": (lambda a: {"coef": a["coef"]}, "must be a file saved by truing.save, got one without its header"),
+    "has format version 4; this truing reads version 6": lambda a: changed(a, truing=4),
+    "members are not as expected: missing nothing; unknown more": lambda a: {**a, "more": np.zeros(2)},
+    "members are not as expected: missing coef": lambda a: {"about": a["about"]},
+    "must name the kind of its value, got 3": lambda a: changed(a, kind=3),
+    "a class must be one of": lambda a: changed(a, value={"Path": {}}),
+    "fields of LinearFit are not as expected: missing coef": lambda a: changed(a, value={"LinearFit": {"a": 1}}),
+    "coef must be Floats, got <U3": lambda a: changed(a, {"coef": np.zeros(4, dtype="U3")}),
+    "coef must have 1 axes": lambda a: changed(a, {"coef": np.zeros((2, 2))}),
+    "coef must contain finite numbers": lambda a: changed(a, {"coef": np.append(a["coef"][1:], np.nan)}),
+    "must be a file saved by truing.save, got one without its header": lambda a: {"coef": a["coef"]},
 }
 
 
-@pytest.mark.parametrize("way", WRONG)
-def test_the_error_of_an_invalid_file_says_what_is_wrong(rows, tmp_path, way):
-    change, message = WRONG[way]
-    write_npz(tmp_path / "fit.npz", change(as_arrays("fit", THINGS["fit"](rows))))
-    with pytest.raises(ValueError, match=r"fit\.npz") as refused:
+@pytest.mark.parametrize("message", WRONG)
+def test_the_error_of_an_invalid_file_says_what_is_wrong(rows, tmp_path, message):
+    write_npz(tmp_path / "fit.npz", WRONG[message](as_arrays("fit", THINGS["fit"](rows))))
+    with pytest.raises(ValueError, match=rf"fit\.npz.*{message}"):
         truing.load(tmp_path / "fit.npz")
-    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -166,6 +197,7 @@ def test_the_error_of_an_invalid_file_says_what_is_wrong(rows, tmp_path, way):
         ("dlr", "state.drift.alarm.of_all.counts", lambda array: array - 10**6),
         ("dlr", "state.drift.alarm.recent_bins", lambda array: array[:-1]),
         ("dlr window", "state.window_batches.0.features", lambda array: array[:, :-1]),
+        ("dlr window", "state.window_batches.0.features", lambda array: array[:-1]),
         ("contrast stream", "state.sample.batches.0.keys", lambda array: array + 1.0),
         ("contrast stream", "state.lesson.fit.coef", lambda array: array + 1e200),
         ("contrast stream", "state.lesson.fit.coef", lambda array: array[:-1]),
@@ -178,37 +210,6 @@ def test_impossible_values_are_rejected(rows, name, member, spoil):
     from_arrays(arrays, "thing.npz")
     with pytest.raises(ValueError, match=r"thing\.npz does not hold a valid thing"):
         from_arrays({**arrays, member: spoil(arrays[member])}, "thing.npz")
-
-
-@pytest.mark.parametrize("depth", [950, 5000])
-def test_a_header_nested_very_deeply_is_refused(tmp_path, depth):
-    about = f'{{"truing": 6, "kind": "fit", "members": [], "notes": {{}}, "value": {"[" * depth}{"]" * depth}}}'
-    write_npz(tmp_path / "deep.npz", {"about": np.frombuffer(about.encode(), dtype=np.uint8)})
-    with pytest.raises(ValueError, match=r"deep\.npz"):
-        truing.load(tmp_path / "deep.npz")
-
-
-def test_a_pickle_is_never_loaded(tmp_path):
-    np.savez(tmp_path / "pickle.npz", about=np.array([{"a": 1}], dtype=object))
-    with pytest.raises(ValueError, match=r"pickle\.npz"):
-        truing.load(tmp_path / "pickle.npz")
-
-
-def test_a_shape_that_promises_more_than_the_file_holds_is_refused(tmp_path):
-    header = BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (10**12,)})
-    with zipfile.ZipFile(tmp_path / "bomb.npz", "w") as archive:
-        archive.writestr("about.npy", header.getvalue())
-    with pytest.raises(ValueError, match=r"bomb\.npz"):
-        truing.load(tmp_path / "bomb.npz")
-
-
-def test_other_values_and_other_endings_are_rejected(rows, tmp_path):
-    with pytest.raises(TypeError, match="thing must be one of Moments, RowSample, LinearFit"):
-        truing.save(rows, tmp_path / "x.npz")
-    with pytest.raises(ValueError, match=r"path must end in \.npz, got .*x\.csv"):
-        truing.save(THINGS["fit"](rows), tmp_path / "x.csv")
-    assert not list(tmp_path.iterdir())
 
 
 def margin(outputs):
@@ -225,39 +226,35 @@ def test_a_detector_whose_base_score_is_a_function_is_loaded_with_this_function(
     batch = truing.Outputs(rows.features[:20] + 0.5, rows.logits[:20])
     one, other = (each.learn_and_decide(batch, fdr=0.2) for each in (detector, loaded))
     np.testing.assert_array_equal(one.p_values, other.p_values)
-    with pytest.raises(
-        ValueError, match=r"must be given the function '.*test_saved:margin', the base score of .*got None"
-    ):
-        truing.load(path)
 
 
-def test_loading_a_file_never_imports_the_module_of_a_function(rows, tmp_path):
+def test_loading_never_imports_a_function_and_names_the_one_that_it_needs(rows, tmp_path):
     path = tmp_path / "detector.npz"
     truing.save(truing.Detector(margin), path)
     arrays = read_npz(path)
-    about = json.loads(arrays["about"].tobytes().decode().replace(f"{__name__}:margin", "antigravity:margin"))
-    write_npz(path, changed(arrays, **about))
-    with pytest.raises(ValueError, match="must be given the function 'antigravity:margin'"):
-        truing.load(path)
-    assert truing.load(path, base=margin).base is margin
-    assert "antigravity" not in sys.modules
-
-
-def test_a_function_of_another_name_causes_a_warning(rows, tmp_path):
-    path = tmp_path / "detector.npz"
-    truing.save(truing.Detector(margin), path)
     with pytest.warns(truing.TruingWarning, match=r"base should be the function '.*:margin', .*got one named changed"):
         truing.load(path, base=changed)
+    for stored, shown in (
+        (f"{__name__}:margin", r".*test_saved:margin"),
+        ("antigravity:margin", "antigravity:margin"),
+        (r"\u001b[31m" + "a" * 10_000, r"\\x1b\[31ma{180,199}"),
+    ):
+        about = arrays["about"].tobytes().decode().replace(f"{__name__}:margin", stored)
+        write_npz(path, {**arrays, "about": as_bytes(about)})
+        with pytest.raises(ValueError, match=f"must be given the function '{shown}'?, the base score of .*got None"):
+            truing.load(path)
+    assert "antigravity" not in sys.modules
+    truing.save(THINGS["fit"](rows), path)
+    with pytest.raises(ValueError, match=r"base must be None for .*detector\.npz, whose base score is no function"):
+        truing.load(path, base=margin)
 
 
-def test_the_name_of_a_function_is_escaped_and_shortened(rows, tmp_path):
-    path = tmp_path / "detector.npz"
-    truing.save(truing.Detector(margin), path)
-    arrays = read_npz(path)
-    about = arrays["about"].tobytes().decode().replace(f"{__name__}:margin", r"\u001b[31m" + "a" * 10_000)
-    write_npz(path, changed(arrays, **json.loads(about)))
-    with pytest.raises(ValueError, match=r"the function '\\x1b\[31ma{180,199}, the base score"):
-        truing.load(path)
+def test_other_values_and_other_endings_are_rejected(rows, tmp_path):
+    with pytest.raises(TypeError, match="thing must be one of Moments, RowSample, LinearFit"):
+        truing.save(rows, tmp_path / "x.npz")
+    with pytest.raises(ValueError, match=r"path must end in \.npz, got .*x\.csv"):
+        truing.save(THINGS["fit"](rows), tmp_path / "x.csv")
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_original_settings_of_an_auto_detector_follow_its_settings(rows, tmp_path):
@@ -276,12 +273,6 @@ def test_the_original_settings_of_an_auto_detector_follow_its_settings(rows, tmp
         truing.load(path)
 
 
-def test_a_function_is_rejected_for_a_file_without_one(rows, tmp_path):
-    truing.save(THINGS["fit"](rows), tmp_path / "fit.npz")
-    with pytest.raises(ValueError, match=r"base must be None for .*fit\.npz, whose base score is no function"):
-        truing.load(tmp_path / "fit.npz", base=margin)
-
-
 def test_numpy_alone_can_read_a_file(rows, tmp_path):
     truing.save(THINGS["fit"](rows), tmp_path / "fit.npz")
     with np.load(tmp_path / "fit.npz") as loaded:
@@ -289,20 +280,6 @@ def test_numpy_alone_can_read_a_file(rows, tmp_path):
         assert (about["truing"], about["kind"], about["members"]) == (6, "fit", ["coef"])
         np.testing.assert_array_equal(loaded["coef"], THINGS["fit"](rows).coef)
     assert set(read_npz(tmp_path / "fit.npz")) == {"about", "coef"}
-
-
-def test_a_flipped_bit_in_the_directory_on_disk_is_a_value_error_or_harmless(rows, tmp_path):
-    content = to_bytes("fit", THINGS["fit"](rows))
-    for place in range(len(content) - 22, len(content)):
-        for bit in range(8):
-            damaged = bytearray(content)
-            damaged[place] ^= 1 << bit
-            (tmp_path / "damaged.npz").write_bytes(damaged)
-            try:
-                loaded = truing.load(tmp_path / "damaged.npz")
-            except ValueError:
-                continue
-            assert to_bytes("fit", loaded) == content
 
 
 # Written by truing 1.0. Every later 1.x version must read these files, so they never change.

@@ -176,12 +176,6 @@ def test_a_forked_child_works_on_as_many_threads(rows):
         busy.result()
 
 
-def test_import_starts_no_thread():
-    code = "import threading, truing; print(threading.active_count())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "1\n"
-
-
 # The number of threads.
 
 
@@ -197,6 +191,9 @@ def test_the_number_is_the_chosen_one_then_the_variable_then_the_cores(monkeypat
             map_blocks(str, range(10))
     truing.threads(3)
     assert count() == 3
+    for n in (0, -1, 1.5, True):
+        with pytest.raises((TypeError, ValueError), match="n must be"):
+            truing.threads(n)
 
 
 LIMITS = {"100000 100000": 1, "150000 100000": 2, "20000 100000": 1, "max 100000": None, "1 0": None, "": None}
@@ -206,9 +203,3 @@ LIMITS = {"100000 100000": 1, "150000 100000": 2, "20000 100000": 1, "max 100000
 def test_the_number_of_cores_of_a_container_comes_from_its_limit(tmp_path, limit, cores):
     (tmp_path / "cpu.max").write_text(limit + "\n")
     assert container_cores(tmp_path / "cpu.max") == cores
-
-
-@pytest.mark.parametrize(("n", "error"), [(0, ValueError), (-1, ValueError), (1.5, TypeError), (True, TypeError)])
-def test_an_invalid_number_is_rejected(n, error):
-    with pytest.raises(error, match="n must be"):
-        truing.threads(n)

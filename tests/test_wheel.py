@@ -50,14 +50,9 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel_path):
         path.relative_to(source).as_posix() for path in kept
     }
     assert "truing/py.typed" in names
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
-def test_a_wheel_with_kernels_serves_every_python_from_3_11_on(wheel_path):
-    with zipfile.ZipFile(wheel_path) as wheel:
-        assert "truing/_kernels/compiled.abi3.so" in wheel.namelist()
-    assert re.search(r"-cp311-abi3-(?!any)\w+\.whl$", wheel_path.name)
+    if shutil.which("cc"):  # A wheel with kernels serves every Python from 3.11 on.
+        assert "truing/_kernels/compiled.abi3.so" in names
+        assert re.search(r"-cp311-abi3-(?!any)\w+\.whl$", wheel_path.name)
 
 
 @pytest.mark.slow

@@ -62,17 +62,6 @@ def test_the_model_gives_the_scores_of_the_fit(model, images, fits, name):
     np.testing.assert_allclose(scores, expected(fits[name], extract(model, [images], progress=False)), atol=1e-5)
 
 
-def test_with_a_threshold_the_model_decides(model, images, fits):
-    with torch.no_grad():
-        _, scores, is_out = folded(model, fits["dlr"], threshold=0.5)(images)
-        np.testing.assert_array_equal(is_out, truing.is_out(scores.numpy(), 0.5))
-        found = fits["detection"]
-        assert len(folded(model, fits["dlr"])(images)) == 2
-        assert folded(model, found).threshold == found.threshold
-    with pytest.raises(ValueError, match="accept needs the scores of reference rows"):
-        folded(model, fits["dlr"], accept=0.9)
-
-
 @pytest.mark.parametrize("method", METHODS_OF_TIES)
 @settings(max_examples=40)
 @given(seed=st.integers(0, 999), ties=st.integers(0, 150), accept=st.floats(0.05, 1.0))
@@ -96,15 +85,11 @@ def test_saved_models_and_states_contain_the_threshold(model, images, fits, tmp_
     torch.save(trued, tmp_path / "model.pt")
     whole = torch.load(tmp_path / "model.pt", weights_only=False)
     with torch.no_grad():
+        _, scores, is_out = trued(images)
+        np.testing.assert_array_equal(is_out, truing.is_out(scores.numpy(), 0.5))
         for again in (other, whole):
             assert again.threshold == 0.5
-            for one, wanted in zip(again(images), trued(images), strict=True):
-                assert torch.equal(one, wanted)
-
-
-def test_the_threshold_stays_in_float32(model, fits):
-    threshold = float(np.float32(0.1))
-    assert folded(model, fits["dlr"], threshold=threshold).to(torch.bfloat16).threshold == threshold
+            assert all(torch.equal(*both) for both in zip(again(images), trued(images), strict=True))
 
 
 def test_a_traced_model_runs_without_truing(model, images, fits, tmp_path):
@@ -150,12 +135,13 @@ def test_the_original_model_does_not_change_and_is_not_needed(model, images, fit
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_the_score_stays_in_float32(model, images, fits, dtype):
-    trued = folded(model, fits["contrast"]).to(dtype)
+def test_the_score_and_the_threshold_stay_in_float32(model, images, fits, dtype):
+    threshold = float(np.float32(0.1))
+    trued = folded(model, fits["contrast"], threshold=threshold).to(dtype)
     rows = images.to(dtype)
     with torch.no_grad():
         scores = trued(rows)[1]
-    assert scores.dtype == torch.float32
+    assert (scores.dtype, trued.threshold) == (torch.float32, threshold)
     own = extract(copy.deepcopy(model).to(dtype), [rows], progress=False)
     np.testing.assert_allclose(scores, fits["contrast"].predict(own), atol=1e-5)
 
@@ -177,13 +163,6 @@ def test_a_model_may_change_features_and_logits_in_place(model, images, fits, na
         assert torch.equal(folded(InPlace(), fits[name])(images)[1], folded(model, fits[name])(images)[1])
 
 
-def test_features_that_are_not_2d_are_rejected(model, fits):
-    trued = folded(model[3:], fits["dlr"])
-    for shape in ((5, 6, 6), (6,)):
-        with pytest.raises(ValueError, match=r"head must map \(n, d\) to \(n, c\), got"):
-            trued(torch.ones(shape))
-
-
 def test_a_convolution_may_be_the_head(images, rng):
     torch.manual_seed(4)
     network = nn.Sequential(nn.Conv2d(3, 5, 1), nn.ReLU(), nn.Conv2d(5, 4, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
@@ -194,32 +173,34 @@ def test_a_convolution_may_be_the_head(images, rng):
     np.testing.assert_allclose(scores, fit.predict(outputs.features), atol=1e-5)
 
 
-def test_the_head_is_the_one_layer_of_the_fits_size(fits):
-    twice = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 4))
-    with pytest.raises(
-        ValueError, match=r"several nn.Linear layers of .*, 6 features: .* one of 0 \(6 → 6\), 2 \(6 → 4\)"
+class Calling(nn.Module):
+    """A model that calls its head several times, or not at all."""
+
+    def __init__(self, times):
+        super().__init__()
+        self.head, self.times = nn.Linear(6, 4), times
+
+    def forward(self, x):
+        return sum((self.head(x) for _ in range(self.times)), torch.zeros(len(x), 4))
+
+
+def test_the_head_is_the_one_layer_of_the_fits_size_called_once(model, fits):
+    twice, row = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 4)), torch.ones(2, 6)
+    assert folded(twice, fits["contrast"])(row)[1].shape == (2,)  # The contrast needs 4 logits.
+    assert folded(twice, fits["dlr"], head="0")(row)[1].shape == (2,)
+    dlr, contrast = fits["dlr"], fits["contrast"]
+    for message, call in (
+        (r"several nn.Linear .*, 6 features: .* one of 0 \(6 → 6\), 2 \(6 → 4\)", lambda: folded(twice, dlr)),
+        (r"no nn.Linear .*, 6 features: .* one of 0 \(5 → 4\)", lambda: folded(nn.Sequential(nn.Linear(5, 4)), dlr)),
+        (r"must have the fit's size, 6 → 4, got 0 \(6 → 6\)", lambda: folded(twice, contrast, head=twice[0])),
+        ("head must be called once in a forward pass, got 0 calls", lambda: folded(Calling(0), dlr)(row)),
+        ("head must be called once in a forward pass, got 2 calls", lambda: folded(Calling(2), dlr)(row)),
+        (r"head must map \(n, d\) to \(n, c\), got", lambda: folded(model[3:], dlr)(torch.ones(5, 6, 6))),
+        (r"head must map \(n, d\) to \(n, c\), got", lambda: folded(model[3:], dlr)(torch.ones(6))),
+        ("accept needs the scores of reference rows", lambda: folded(model, dlr, accept=0.9)),
     ):
-        folded(twice, fits["dlr"])
-    assert folded(twice, fits["contrast"])(torch.ones(2, 6))[1].shape == (2,)  # The contrast needs 4 logits.
-    assert folded(twice, fits["dlr"], head="0")(torch.ones(2, 6))[1].shape == (2,)
-    with pytest.raises(ValueError, match=r"no nn.Linear layer of the fit's size, 6 features: .* one of 0 \(5 → 4\)"):
-        folded(nn.Sequential(nn.Linear(5, 4)), fits["dlr"])
-    with pytest.raises(ValueError, match=r"head must have the fit's size, 6 → 4, got 0 \(6 → 6\)"):
-        folded(twice, fits["contrast"], head=twice[0])
-
-
-def test_a_head_that_is_called_twice_or_not_at_all_is_an_error(fits):
-    class Twice(nn.Module):
-        def __init__(self, times):
-            super().__init__()
-            self.head, self.times = nn.Linear(6, 4), times
-
-        def forward(self, x):
-            return sum((self.head(x) for _ in range(self.times)), torch.zeros(len(x), 4))
-
-    for times in (0, 2):
-        with pytest.raises(ValueError, match=f"head must be called once in a forward pass, got {times} calls"):
-            folded(Twice(times), fits["dlr"])(torch.ones(2, 6))
+        with pytest.raises(ValueError, match=message):
+            call()
 
 
 def test_a_folded_model_can_be_written_as_onnx(model, images, fits):

@@ -105,19 +105,24 @@ def forward(network, *layers):
 IMAGES = torch.arange(24.0).reshape(4, 6) / 24
 
 
-def test_several_returned_outputs_are_an_error_that_lists_the_layers():
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_models_without_one_clear_head_are_rejected():
     model = forward(lambda self, x: (self.a(x), self.b(x)), nn.Linear(6, 10), nn.Linear(6, 128))
-    for run in (extract, lambda *given: odin(*given, epsilon=0.1)):
-        with pytest.raises(ValueError, match=r"several layers: give head=, one of a \(6 → 10\), b \(6 → 128\)"):
-            run(model, [IMAGES])
-    assert all(not part._forward_hooks for part in model.modules())
-    assert extract(model, [IMAGES], head="a").logits.shape == (4, 10)
-    assert extract(model, [IMAGES], head=model.b).logits.shape == (4, 128)
-
-
-def test_the_output_named_logits_belongs_to_the_head():
-    model = forward(lambda self, x: {"embedding": self.b(x), "logits": self.a(x)}, nn.Linear(6, 10), nn.Linear(6, 128))
-    assert extract(model, [IMAGES]).logits.shape == (4, 10)
+    several = r"several layers: give head=, one of a \(6 → 10\), b \(6 → 128\)"
+    unseen = r"none of the model's nn\.Linear layers was seen to be called: give head="
+    scripted = r"plain torch\.nn\.Module, got a scripted one .* pass the plain model"
+    for run, rejected, message in (
+        (extract, model, several),
+        (lambda *given: odin(*given, epsilon=0.1), model, several),
+        (extract, forward(lambda self, x: x, nn.Linear(6, 3), nn.Linear(6, 3)), unseen),
+        (extract, torch.jit.script(nn.Sequential(nn.Linear(6, 3))), scripted),
+    ):
+        with pytest.raises((TypeError, ValueError), match=message):
+            run(rejected, [IMAGES])
+    for head, classes in (("a", 10), (model.b, 128)):
+        assert extract(model, [IMAGES], head=head).logits.shape == (4, classes)
+    named = forward(lambda self, x: {"embedding": self.b(x), "logits": self.a(x)}, nn.Linear(6, 10), nn.Linear(6, 128))
+    assert extract(named, [IMAGES]).logits.shape == (4, 10)
 
 
 def test_without_a_returned_output_the_last_layer_is_the_head_with_a_warning():
@@ -173,16 +178,15 @@ def test_an_inner_layer_is_never_the_head_without_a_warning(way, depth, rows, re
 @pytest.mark.parametrize("depth", [0, 2])
 def test_a_head_with_other_columns_than_the_return_value_is_rejected(way, depth):
     model = Unseen(UNSEEN[way], depth, lambda logits, hidden: logits).eval()
+    message = r"got tensors of shape \(4, 5\) .* returned \(4, 8\)\): give head=.*stem\.0 \(6 → 8\)"
     with OnlineModel(model, detector=truing.Detector()) as online:
         for run in (
-            lambda model, images: extract(model, images),
-            lambda *g: odin(*g, epsilon=0.1),
-            lambda _, i: online(*i),
+            lambda: extract(model, [IMAGES]),
+            lambda: odin(model, [IMAGES], epsilon=0.1),
+            lambda: online(IMAGES),
         ):
-            with pytest.raises(
-                ValueError, match=r"got tensors of shape \(4, 5\) .* returned \(4, 8\)\): give head=.*stem\.0 \(6 → 8\)"
-            ):
-                run(model, [IMAGES])
+            with pytest.raises(ValueError, match=message):
+                run()
 
 
 def test_equal_heads_are_distinguished_by_the_returned_tensor():
@@ -198,25 +202,3 @@ def test_an_empty_first_batch_does_not_choose_the_head():
     whole = extract(model, [IMAGES])
     np.testing.assert_array_equal(extract(model, [IMAGES[:0], IMAGES]).logits, whole.logits)
     np.testing.assert_allclose(whole.logits, model.a(IMAGES).detach(), atol=1e-6)
-
-
-def test_a_layer_that_is_never_called_is_not_the_head():
-    model = forward(lambda self, x: x, nn.Linear(6, 3), nn.Linear(6, 3))
-    with pytest.raises(ValueError, match=r"none of the model's nn\.Linear layers was seen to be called: give head="):
-        extract(model, [IMAGES])
-
-
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-def test_a_scripted_model_is_rejected():
-    with pytest.raises(TypeError, match=r"plain torch\.nn\.Module, got a scripted one .* pass the plain model"):
-        extract(torch.jit.script(nn.Sequential(nn.Linear(6, 3))), [IMAGES])
-
-
-def test_an_online_model_finds_its_head_on_the_first_call():
-    model = Model(["head", "projection", "after"], ["head", "projection", "after"], RETURNED["a softmax"]).eval()
-    with OnlineModel(model, detector=truing.Detector()) as online, torch.no_grad():
-        for _ in range(3):
-            result = online(torch.randn(10, 6))
-            torch.testing.assert_close(result.logits.softmax(dim=1), result.returned)
-        assert sum(bool(part._forward_hooks) for part in model.modules()) == 1
-    assert all(not part._forward_hooks for part in model.modules())

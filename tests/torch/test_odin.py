@@ -64,18 +64,14 @@ def test_features_belong_to_the_clean_or_to_the_moved_image(network, images):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("epsilon", [1e-9, 1e-4, 0.0024, 0.3])
 def test_a_step_that_rounding_removes_is_rejected(dtype, epsilon):
-    model, images = nn.Linear(5, 3).to(dtype), (1 + torch.rand(20, 5, generator=torch.Generator().manual_seed(0)))
-    images = images.to(dtype)
-    spacing = torch.finfo(dtype).eps  # The spacing of numbers from 1 to 2.
-    moved = (images + epsilon != images) & (images - epsilon != images)
-    assert moved.all() or epsilon <= spacing
-    assert not moved.any() or epsilon >= spacing / 4
-    if moved.all():
-        outputs = odin(model, [images], temperature=1.0, epsilon=epsilon, features="perturbed")
-        assert np.all(outputs.features != images.float().numpy())
+    model = nn.Linear(5, 3).to(dtype)
+    images = (1 + torch.rand(20, 5, generator=torch.Generator().manual_seed(0))).to(dtype)
+    options = {"temperature": 1.0, "epsilon": epsilon, "features": "perturbed"}
+    if ((images + epsilon != images) & (images - epsilon != images)).all():
+        assert np.all(odin(model, [images], **options).features != images.float().numpy())
     else:
         with pytest.raises(ValueError, match=r"epsilon must be large enough to move every pixel, got .* in batch 0"):
-            odin(model, [images], temperature=1.0, epsilon=epsilon)
+            odin(model, [images], **options)
 
 
 class Detached(nn.Linear):
@@ -85,24 +81,19 @@ class Detached(nn.Linear):
 
 ROWS = torch.ones(4, 3)
 REFUSED = {
-    "temperature": ({"temperature": 0.0}, ValueError, "temperature must be at least"),
-    "epsilon": ({"epsilon": -1.0}, ValueError, "epsilon must be at least 0"),
-    "features": ({"features": "both"}, ValueError, "features must be one of clean, perturbed, got 'both'"),
-    "std of 0": ({"epsilon": 0.1, "std": [1.0, 0.0, 1.0]}, ValueError, "std must be above 0, got 0"),
-    "std of 2": ({"epsilon": 0.1, "std": [1.0, 1.0]}, ValueError, "one for each of the 3 channels, got 2"),
-    "whole numbers": (
-        {"epsilon": 0.1, "loader": [ROWS.long()]},
-        TypeError,
-        "numbers, got torch.int64 in batch 0",
-    ),
-    "detached": ({"epsilon": 0.1, "model": Detached(3, 2)}, ValueError, "pass gradients"),
-    "not finite": ({"epsilon": 0.1, "loader": [ROWS * torch.inf]}, ValueError, "of batch 0 must be finite"),
-    "empty": ({"epsilon": 0.1, "loader": []}, ValueError, "at least one batch"),
+    "temperature must be at least": {"temperature": 0.0},
+    "epsilon must be at least 0": {"epsilon": -1.0},
+    "features must be one of clean, perturbed, got 'both'": {"features": "both"},
+    "std must be above 0, got 0": {"epsilon": 0.1, "std": [1.0, 0.0, 1.0]},
+    "one for each of the 3 channels, got 2": {"epsilon": 0.1, "std": [1.0, 1.0]},
+    "numbers, got torch.int64 in batch 0": {"epsilon": 0.1, "loader": [ROWS.long()]},
+    "pass gradients": {"epsilon": 0.1, "model": Detached(3, 2)},
+    "of batch 0 must be finite": {"epsilon": 0.1, "loader": [ROWS * torch.inf]},
+    "at least one batch": {"epsilon": 0.1, "loader": []},
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_invalid_arguments_are_rejected(case):
-    settings, kind, message = REFUSED[case]
-    with pytest.raises(kind, match=message):
-        odin(**{"model": nn.Linear(3, 2), "loader": [ROWS], **settings})
+@pytest.mark.parametrize("message", REFUSED)
+def test_invalid_arguments_are_rejected(message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        odin(**{"model": nn.Linear(3, 2), "loader": [ROWS], **REFUSED[message]})

@@ -90,32 +90,31 @@ def test_features_and_logits_belong_to_the_pooled_token(on_tokens, returns):
     np.testing.assert_array_equal(outputs.labels, torch.cat([one["labels"] for one in batches]))
 
 
-def test_columns_that_the_model_does_not_take_are_ignored():
+class Wrapper(nn.Module):
+    """A model that takes any names."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = encoder()
+
+    def forward(self, **tensors):
+        return self.inner(**tensors).logits
+
+
+def test_a_batch_may_be_any_mapping_with_other_columns_or_with_separate_labels():
     one = batch(6, 4)
-    extra = {**one, "idx": torch.arange(6), "text": ["a sentence"] * 6}
-    np.testing.assert_array_equal(extract(encoder(), [extra]).logits, extract(encoder(), [one]).logits)
-
-
-def test_a_batch_may_be_any_mapping_and_come_with_separate_labels():
-    one = batch(6, 4)
-    labels = one.pop("labels")
-    for given in (UserDict(one) | {"labels": labels}, (one, labels)):
-        outputs = extract(encoder(), [given])
-        np.testing.assert_array_equal(outputs.labels, labels)
-        np.testing.assert_allclose(outputs.features, by_hand(encoder(), [one])[0], atol=1e-5)
-
-
-def test_a_wrapper_that_takes_any_names_gets_all_tensors():
-    class Wrapper(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = encoder()
-
-        def forward(self, **tensors):
-            return self.inner(**tensors).logits
-
-    one = batch(6, 4)
-    np.testing.assert_array_equal(extract(Wrapper(), [one]).logits, extract(encoder(), [one]).logits)
+    tokens = {name: tensor for name, tensor in one.items() if name != "labels"}
+    expected = extract(encoder(), [one])
+    np.testing.assert_array_equal(expected.labels, one["labels"])
+    for model, given in (
+        (encoder(), {**one, "idx": torch.arange(6), "text": ["a sentence"] * 6}),
+        (encoder(), UserDict(one)),
+        (encoder(), (tokens, one["labels"])),
+        (Wrapper(), one),
+    ):
+        outputs = extract(model, [given])
+        np.testing.assert_array_equal(outputs.labels, one["labels"])
+        np.testing.assert_array_equal(outputs.logits, expected.logits)
 
 
 def test_features_belong_to_the_pooled_token_if_other_tokens_have_the_same_logits():
