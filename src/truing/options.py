@@ -12,7 +12,7 @@ from .regression.fits import KEEP
 METHODS = ("auto", "none", "dlr", "rlr", "online", "contrast")
 ORDERS = ("learn-first", "score-first")
 
-# With fewer reference rows, contrast does not detect more than DLR (docs/contrast.md).
+# With fewer reference rows, the half that contrast takes p-values from cannot give a p-value below 1 %.
 FEWEST_FOR_CONTRAST = 200
 
 

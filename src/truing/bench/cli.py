@@ -310,7 +310,7 @@ def _add_extract(command: AddCommand) -> None:
 def _add_run(command: AddCommand) -> None:
     part = command(run_run, "truing bench run table online --setting cifar10-resnet56 --banks banks")
     slow = ", ".join(name for name, case in CASES.items() if case.slow)
-    about = f"{', '.join(CASES)}; {ALL} means all cases except {slow}, which take minutes"
+    about = f"{', '.join(CASES)}; {ALL} means every case but {slow}, which takes minutes"
     part.add_argument("cases", nargs="+", metavar="CASE", choices=(*CASES, ALL), help=about)
     sets = f"{', '.join(SETTINGS)}, or a .toml file (default: all with files in --banks)"
     part.add_argument("--setting", nargs="+", metavar="S", help=sets)
