@@ -10,13 +10,6 @@ def images(rng):
     return Images(rng.integers(256, size=(10, 4, 4, 3), dtype=np.uint8), np.arange(10))
 
 
-@pytest.mark.parametrize("size", [1, 3, 10, 99])
-def test_batches_hold_all_rows_in_order(images, size):
-    pictures, labels = zip(*images.batches(size), strict=True)
-    np.testing.assert_array_equal(np.concatenate(pictures), images.stacked())
-    np.testing.assert_array_equal(np.concatenate(labels), images.labels)
-
-
 def test_taking_rows_takes_their_labels(images):
     rows = np.array([7, 2, 2])
     chosen = images.take(rows)

@@ -1,11 +1,9 @@
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.io import savemat
 
-from truing.bench.inputs.datasets.noise import NOISES
 from truing.bench.inputs.datasets.table import DATASETS, listing, load
 
 Image = pytest.importorskip("PIL.Image")
@@ -94,24 +92,3 @@ def test_the_listing_shows_the_state_of_every_set(tmp_path):
     assert re.search(r"^svhn +svhn/test_32x32\.mat +missing$", broken, re.MULTILINE)
     assert re.search(r"^cifar100-test .* unreadable: .*must contain records of 3074 bytes", broken, re.MULTILINE)
     assert f"  svhn: {DATASETS['svhn'].source}" in broken
-
-
-def test_an_empty_root_lists_every_set_as_missing_with_its_place():
-    lines = listing(Path("nowhere"))
-    for name, dataset in DATASETS.items():
-        assert re.search(rf"^{name} +{dataset.place} +missing$", lines, re.MULTILINE)
-        assert dataset.source in lines
-    for name in NOISES:
-        assert re.search(rf"^{name} +generated on demand$", lines, re.MULTILINE)
-
-
-def test_a_folder_and_an_npz_load_by_their_paths(tmp_path):
-    write_all(tmp_path)
-    assert len(load(str(tmp_path / "SUN"), tmp_path)) == 1
-    np.savez(tmp_path / "x.npz", images=np.zeros((3, 4, 4, 3), np.uint8))
-    assert len(load(str(tmp_path / "x.npz"), tmp_path)) == 3
-
-
-def test_an_unknown_name_is_rejected_with_the_valid_names(tmp_path):
-    with pytest.raises(ValueError, match=r"or one of cifar10-train, .*, got 'cifar11'"):
-        load("cifar11", tmp_path)
