@@ -105,13 +105,6 @@ def test_a_missing_set_has_an_empty_cell_and_is_named():
     assert any("the mean is over 1 of 7 sets" in note for note in mean.notes)
 
 
-def test_the_pool_of_all_sets_has_its_own_table():
-    single, pooled = tables_of(
-        [row("dtd10", case="rate", value=0.5), row("all sets", case="rate", value=0.5, fpr95=0.9)]
-    )
-    assert (single.lines[0][2], pooled.lines[0][2]) == ("50.0", "90.0")
-
-
 def test_a_mean_without_a_set_that_is_too_small_has_a_note():
     rows = [row("dtd10", case="samples", value=10), row("mnist", case="samples", value=10)]
     (table,) = tables_of([*rows, row("mnist", case="samples", value=10000)])

@@ -18,12 +18,6 @@ def test_taking_rows_takes_their_labels(images):
     assert chosen.take(np.array([1])).labels.tolist() == [2]
 
 
-def test_images_of_several_sizes_are_rejected():
-    images = Images([np.zeros((4, 4, 3), np.uint8), np.zeros((5, 4, 3), np.uint8)])
-    with pytest.raises(ValueError, match=r"must have the same size, got \(4, 4, 3\) and \(5, 4, 3\)"):
-        list(images.batches(2))
-
-
 def test_an_augmented_image_is_a_crop_of_the_padded_image_or_of_its_mirror_image(rng):
     pictures = rng.integers(1, 256, size=(200, 6, 5, 3), dtype=np.uint8)
     around = (PADDING, PADDING)
