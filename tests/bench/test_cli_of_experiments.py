@@ -1,3 +1,5 @@
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -74,3 +76,14 @@ def test_a_report_overwrites_no_row_file(ran, tmp_path, capsys, monkeypatch):
     assert main(["bench", "report", str(ran), "-o", str(rows)]) == 1
     assert "it is one of the row files of the report" in capsys.readouterr().err
     assert rows.read_bytes() == before
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_invalid_rows_are_rejected_in_one_line(ran, tmp_path, capsys, number):
+    copied = Path(shutil.copytree(ran, tmp_path / "rows"))
+    file = next(copied.rglob("noise.jsonl"))
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    lines[number] |= [{"about": {}}, {"rows": [{}]}][number]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert main(["bench", "report", str(copied), "-o", str(tmp_path / "page.html")]) == 1
+    assert capsys.readouterr().err.count("\n") == 1

@@ -87,3 +87,9 @@ def test_a_column_of_scores_must_contain_numbers(tmp_path):
             read_scores(tmp_path / "x.arrow")
     feather.write_feather(pyarrow.table({"labels": ["a", "b"], "scores": [0.5, 1.5]}), str(tmp_path / "x.arrow"))
     np.testing.assert_array_equal(read_scores(tmp_path / "x.arrow"), [0.5, 1.5])
+
+
+def test_a_folder_without_features_is_an_error_that_lists_the_files(tmp_path):
+    (tmp_path / "a.parquet").touch()
+    with pytest.raises(FileNotFoundError, match=r"no features\.npy in the folder .*, which contains a\.parquet"):
+        truing.Outputs.load(tmp_path)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import truing
-from truing.data.drafts import check_readable, check_writable, replacing
+from truing.data.drafts import check_named, check_readable, check_writable, replacing
 
 ONE_THREAD = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # Forking needs one thread.
 OUTPUTS = truing.Outputs(np.arange(12.0).reshape(6, 2))
@@ -171,3 +171,10 @@ def test_errors_name_broken_links_and_loops_of_links(tmp_path):
         check_readable(nowhere)
     OUTPUTS.save(nowhere)
     assert len(truing.Outputs.load(tmp_path / "gone.npz")) == 6
+
+
+def test_a_target_needs_a_name_and_cannot_be_standard_output():
+    with pytest.raises(ValueError, match=r"\.CSV must have a name before the ending$"):
+        check_named("./.CSV", ".csv")
+    with pytest.raises(ValueError, match="- is not a file name"):
+        check_named("-", ".csv")

@@ -206,3 +206,16 @@ def test_digests_of_jobs_distinguish_nesting_and_types():
     assert digest(np.float64(0.5), np.array([1.0])) == digest(0.5, np.array([1.0]))
     with pytest.raises(TypeError, match="plain values and arrays, got object"):
         digest(object())
+
+
+def test_parts_that_differ_are_rejected(rows, tmp_path):
+    folder = written(tmp_path / "rows", rows, [1000])
+    others = {
+        "narrow": (truing.Outputs(rows.features[:, :63], rows.logits), "features of 64 columns", "63 columns"),
+        "bare": (truing.Outputs(rows.features, scores=rows.features[:, 0]), "logits of 10 columns", "no logits"),
+    }
+    for name, (other, expected, received) in others.items():
+        other.save(folder / f"x-{name}.npz")
+        with pytest.raises(ValueError, match=rf"x-{name}\.npz must have {expected}, as .*got .*{received}"):
+            Table.of(folder)
+        (folder / f"x-{name}.npz").unlink()

@@ -103,6 +103,12 @@ def test_a_folder_and_a_glob_are_read_with_their_subfolders(tmp_path, bank):
         assert scores.threshold_and_rows(paths, accept=0.5) == (expected, 50)
     with pytest.raises(ValueError, match=r"scores_in must have each file once, got .*part-0.parquet 2 times"):
         scores.threshold_at([tmp_path, tmp_path / "date=2026-11-18" / "part-0.parquet"])
+    for paths, message in (
+        ([], "scores_in must be at least one path, got none"),
+        (tmp_path / "notes.txt", "must end in"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            scores.threshold_at(paths)
 
 
 @pytest.mark.parametrize(
@@ -126,6 +132,8 @@ def test_temporary_files_are_removed_after_an_error_too(tmp_path):
     with pytest.raises(ValueError, match="finite"):
         scores.evaluate(files_in, files_out, folder=place)
     assert not list(place.iterdir())
+    with pytest.raises(FileNotFoundError, match=r"folder must be a folder for temporary files, got .*gone"):
+        scores.threshold_at(files_in, folder=tmp_path / "gone")
 
 
 def test_a_report_of_files_has_no_figure(tmp_path):
