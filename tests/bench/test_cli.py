@@ -1,6 +1,5 @@
 # ruff: noqa: E402 (these modules need torch)
 import argparse
-import io
 import json
 import sys
 
@@ -90,19 +89,6 @@ def test_extract_writes_outputs_with_labels_and_their_provenance(run, root, weig
     assert note["preprocessing"]["fit"] == "shorter"
     assert (note["classes"], note["device"], note["noise_seed"]) == (10, "cpu", None)
     assert {"scipy", "safetensors"} <= set(note["versions"])
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_progress_is_one_line_that_is_cleared(run, root, weights, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    line = ["extract", "--network", "resnet20", "--weights", weights, "--data", "cifar10-test", "--root", root]
-    run([*line, "--batch", 4, "-o", tmp_path / "o.npz"])
-    expected = "".join(f"\r\x1b[K{text}" for text in ("4 of 8 images", "8 of 8 images", ""))
-    assert terminal.getvalue() == expected
 
 
 def test_extract_takes_the_first_rows_or_random_rows(run, root, weights, tmp_path):
@@ -247,3 +233,10 @@ def test_the_written_head_gives_the_logits(run, root, weights, tmp_path):
     run([*line, "--head", tmp_path / "head.npz", "-o", tmp_path / "in.npz"])
     head, outputs = np.load(tmp_path / "head.npz"), Outputs.load(tmp_path / "in.npz")
     np.testing.assert_allclose(outputs.features @ head["weight"].T + head["bias"], outputs.logits, atol=1e-4)
+
+
+def test_train_creates_no_folder_if_an_option_is_invalid(run, root, tmp_path):
+    line = ["train", "--network", "resnet20", "--data", "cifar10", "--root", root, "--out", tmp_path / "out"]
+    with pytest.raises(ValueError, match="--batch must be at least 1"):
+        run([*line, "--batch", 0])
+    assert not (tmp_path / "out").exists()

@@ -44,19 +44,20 @@ def test_runs_that_draw_rows_are_repeated(mix):
 
 def test_a_stream_scores_each_batch_before_and_after_learning_it(mix):
     few = mix.take(np.arange(400), np.arange(40))
-    case = replace(CASES["online"], values=(220, 440))
+    case = replace(CASES["batch-size"], values=(220, 440))
     measured = {(key, batch): row for batch, (key, row) in protocols.stream(Job(SETTING, case, few, seeds=((0, 0),)))}
     first, second = np.split(np.random.default_rng((0, 0)).permutation(440), 2)
     early = truing.fit_direct(few.features[first], few.scores["msp"][first]).predict(few.features)
     late = truing.fit_direct(few.features, few.scores["msp"]).predict(few.features)
     after = np.where(np.isin(np.arange(440), first), early, late)
     unseen = [early[second[second < 400]], early[second[second >= 400]]]
-    for scored, batch, expected in (
-        ("fitted", 440, few.split(late)),
-        ("fitted", 220, few.split(after)),
-        ("unseen", 220, unseen),
+    for method, scored, batch, expected in (
+        ("DLR", "fitted", None, few.split(late)),
+        ("Online DLR", "fitted", 440, few.split(late)),
+        ("Online DLR", "fitted", 220, few.split(after)),
+        ("Online DLR", "unseen", 220, unseen),
     ):
-        row = measured[("msp", "Online DLR", scored), batch]
+        row = measured[("msp", method, scored), batch]
         assert row["auroc"] == pytest.approx(truing.auroc(*expected), abs=1e-6)
 
 

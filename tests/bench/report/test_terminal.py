@@ -1,7 +1,7 @@
 import re
 from statistics import fmean
 
-from truing.bench.report.terminal import MEAN, decided, fitted, headline, hurts, lines, per_cent, text
+from truing.bench.report.terminal import MEAN, decided, fitted, headline, hurts, lines, notes, per_cent, text
 
 SETS = ("svhn", "dtd10", "cifar100")
 
@@ -60,3 +60,8 @@ def test_every_printed_fall_of_auroc_is_named():
     rows += [row("none", 0.5, 0.80, base="energy"), row("DLR", 0.6, 0.75, base="energy")]
     assert hurts(rows) == ("Where truing hurts: AUROC fell, in points, on svhn (msp: DLR -1.0; energy: DLR -5.0).")
     assert "AUROC fell on none" in hurts([row("none", 0.5, 0.8), row("DLR", 0.6, 0.8)])
+
+
+def test_contrast_is_explained_only_if_it_ran(ran):
+    assert "not the paper's method" in " ".join(notes(ran.rows))
+    assert "Contrast" not in " ".join(notes(fitted(ran.rows)))
