@@ -102,7 +102,11 @@ def test_react_clips_at_a_quantile_of_the_fitted_rows(mix):
     assert clips[1:] == pytest.approx(expected, abs=1e-12)
     for clipped, plain in (("ReAct + DLR, raw", "DLR"), ("ReAct + DLR, clipped", "DLR"), ("ReAct", "none")):
         assert rows[clipped, "fitted", 1.0]["auroc"] == rows[plain, "fitted", None]["auroc"]
-        assert rows[clipped, "fitted", 0.9]["auroc"] != rows[plain, "fitted", None]["auroc"]
+    scores, clipped = reacted(few.features, expected[0])["msp"], np.minimum(few.features, expected[0])
+    for name, features in (("raw", few.features), ("clipped", clipped)):
+        trued = truing.fit_direct(features, scores).predict(features)
+        auroc = truing.auroc(*few.split(trued))
+        assert rows[f"ReAct + DLR, {name}", "fitted", 0.9]["auroc"] == pytest.approx(auroc, abs=1e-6)
 
 
 def test_without_an_intercept_dlr_is_worse_than_msp(mix):
