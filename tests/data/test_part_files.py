@@ -233,7 +233,13 @@ RAGGED = "features must .*(missing values, got 1|lengths 1, None)|Expected all l
 
 # The format, the columns, the names that are read, the column of row identifiers, and the error.
 UNSUITABLE = [
-    ("parquet", {"features": [[1.0, 2.0]] * 5 + [[1.0]]}, ["features"], None, "lists of one length, got lengths 1, 2"),
+    (
+        "parquet",
+        {"features": [[1.0, 2.0]] * 3 + [[1.0]] * 3},
+        ["features"],
+        None,
+        "lists of one length, got lengths 2, 1",
+    ),
     ("parquet", {"features": pyarrow.array(GAP, pyarrow.list_(pyarrow.float64(), 1))}, ["features"], None, RAGGED),
     ("arrow", {"features": pyarrow.array(GAP, pyarrow.list_(pyarrow.float64()))}, ["features"], None, RAGGED),
     ("parquet", {"features": [[1.0], [None]]}, ["features"], None, "no missing values, got 1"),
@@ -288,6 +294,8 @@ def test_a_file_of_truing_save_has_no_rows(tmp_path):
     for read in (lambda part: next(read_blocks(part, 4)), layout_of):
         with pytest.raises(ValueError, match=r"fit\.npz must contain rows, got a fit that truing.save wrote"):
             read(tmp_path / "fit.npz")
+    with pytest.raises(ValueError, match="rows must be at least 1, got 0"):
+        next(read_blocks(tmp_path / "fit.npz", 0))
 
 
 # --- Damage

@@ -103,9 +103,11 @@ def test_a_folder_and_a_glob_are_read_with_their_subfolders(tmp_path, bank):
         assert scores.threshold_and_rows(paths, accept=0.5) == (expected, 50)
     with pytest.raises(ValueError, match=r"scores_in must have each file once, got .*part-0.parquet 2 times"):
         scores.threshold_at([tmp_path, tmp_path / "date=2026-11-18" / "part-0.parquet"])
+    np.save(tmp_path / "wide.npy", np.zeros((3, 2)))
     for paths, message in (
         ([], "scores_in must be at least one path, got none"),
         (tmp_path / "notes.txt", "must end in"),
+        (tmp_path / "wide.npy", r"must be 1-D \(n,\), got shape \(3, 2\)"),
     ):
         with pytest.raises(ValueError, match=message):
             scores.threshold_at(paths)
