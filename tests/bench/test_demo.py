@@ -1,5 +1,4 @@
 import re
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -68,18 +67,16 @@ def test_the_numbers_of_svhn_agree_with_an_independent_computation(base, svhn, r
 
 
 @pytest.mark.usefixtures("on_the_small_bank")
-def test_without_a_path_the_demo_only_prints_its_tables(ran, small, capsys):
+def test_the_demo_prints_its_tables_and_writes_the_report_if_it_has_a_path(small, ran, html, tmp_path, capsys):
     demo.run(None, small)
     assert capsys.readouterr() == (terminal.text(ran.rows) + "\n", "")
-
-
-@pytest.mark.usefixtures("on_the_small_bank")
-def test_with_a_path_the_demo_also_writes_the_report(small, ran, html, tmp_path, capsys):
     path = tmp_path / "report.html"
     demo.run(path, small)
     assert capsys.readouterr().out == f"{terminal.text(ran.rows)}\n\nReport: {path}\n"
     assert path.read_text(encoding="utf-8") == html
     assert path.stat().st_size < 3e6
+    with pytest.raises(FileNotFoundError, match="no folder"):
+        demo.run(tmp_path / "nowhere" / "report.html", small)
 
 
 def test_the_report_loads_nothing_and_has_the_numbers_of_the_terminal(ran, html):
@@ -98,33 +95,3 @@ def test_the_report_loads_nothing_and_has_the_numbers_of_the_terminal(ran, html)
     assert {terminal.per_cent(share) for _, _, shares in terminal.detected(ran.rows)[1] for share in shares} <= cells
     for metric in ("fpr95", "auroc"):
         assert f"with reference contrast {getattr(mean.cells['contrast'], metric)}" in front
-
-
-@pytest.mark.usefixtures("on_the_small_bank")
-def test_a_failed_run_keeps_the_previous_report(small, monkeypatch, tmp_path):
-    path = tmp_path / "report.html"
-    path.write_text("earlier")
-    monkeypatch.setattr(demo, "report", lambda _: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        demo.run(path, small)
-    assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == [("report.html", "earlier")]
-
-
-@pytest.mark.parametrize("missing", ["folder", "matplotlib"])
-def test_a_missing_folder_or_package_is_reported_before_the_work(missing, monkeypatch, tmp_path):
-    monkeypatch.setattr(demo, "measure", lambda *_: pytest.fail("the work began"))
-    if missing == "matplotlib":
-        monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-        with pytest.raises(ImportError, match="truing"):
-            demo.run(tmp_path / "report.html")
-    else:
-        with pytest.raises(FileNotFoundError, match="no folder"):
-            demo.run(tmp_path / "nowhere" / "report.html")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.usefixtures("on_the_small_bank")
-def test_progress_is_shown_on_a_terminal(small, monkeypatch, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    demo.measure([DEMO[0]], small)
-    assert "3 of 3, cifar100" in capsys.readouterr().err

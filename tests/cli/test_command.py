@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -83,11 +84,6 @@ def test_a_command_started_with_interrupts_ignored_ignores_them(tmp_path):
     code, out, err = command("threshold", str(tmp_path / "scores.npy"), before=before, disposition="SIG_IGN")
     assert (code, err) == (0, "")
     assert '"rows": 9' in out
-
-
-def test_the_installed_command_starts_in_the_module_that_handles_early_interrupts():
-    (script,) = entry_points(group="console_scripts", name="truing")
-    assert script.load() is truing_command.main
 
 
 @pytest.mark.parametrize(
@@ -191,61 +187,42 @@ def test_a_full_stdout_is_an_error_and_a_broken_pipe_is_ignored(tmp_path, fault)
     assert without_both == [result[:1] for result in expected]
 
 
-def test_a_command_completes_after_its_reader_has_closed_the_pipe(tmp_path):
-    truing.Outputs(np.arange(12.0).reshape(4, 3), np.eye(4)).save(tmp_path / "test.npz")
-    ((code, messages),) = forked(tmp_path, [(("detect", "test.npz", "-o", "out.npy"), "broken", "read", "utf-8")])
-    assert code == 0
-    assert all(line.startswith("truing: warning: ") for line in messages.splitlines())
-    assert len(np.load(tmp_path / "out.npy")) == 4
-
-
 def test_an_encoding_without_a_character_is_not_an_error(tmp_path):
     results = forked(tmp_path, [(words, "read", "read", "ascii") for words in EXIT_CODES])
     assert [code for code, _, _ in results] == list(EXIT_CODES.values())
 
 
-WATCHED = """
-import signal, sys, truing.cli, truing.cli.command
+SLOW = """
+import signal, sys, truing.cli
 signal.signal(signal.SIGINT, signal.default_int_handler)
-truing.cli.command.SHOWN_AFTER_SECONDS = truing.cli.command.UPDATE_SECONDS = 0.0
 sys.exit(truing.cli.main())
 """
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals of this kind")
 @pytest.mark.parametrize("is_terminal", [True, False])
-def test_progress_is_shown_only_on_a_terminal(tmp_path, rng, is_terminal):
-    truing.Outputs(rng.normal(size=(60_000, 8)), rng.normal(size=(60_000, 5))).save(tmp_path / "test.npz")
-    reader, writer = os.openpty() if is_terminal else os.pipe()
-    words = [sys.executable, "-c", WATCHED, "fit", "test.npz", "-o", "fit.npz"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=writer, env=ENVIRONMENT, cwd=tmp_path) as process:
-        os.close(writer)
-        shown = b"".join(iter(lambda: _read(reader), b""))
-        answer = process.communicate(timeout=300)[0]
-    os.close(reader)
-    assert (process.returncode, answer) == (0, b"")
-    assert (b" of 60,000 rows (" in shown) == is_terminal
-    assert not shown or shown.endswith(b"\r\x1b[K")  # The line is cleared at the end.
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals of this kind")
-def test_an_interrupt_clears_the_progress_and_prints_one_line(tmp_path, rng):
+def test_progress_is_shown_only_on_a_terminal_and_an_interrupt_clears_it(tmp_path, rng, is_terminal):
     rows = truing.Outputs(rng.normal(size=(60_000, 8)), rng.normal(size=(60_000, 5)))
     rows.save(tmp_path / "test.npz")
-    reader, writer = os.openpty()
+    reader, writer = os.openpty() if is_terminal else os.pipe()
     options = ["--method", "online", "--batch", "1", "-o", "scores.csv"]
-    words = [sys.executable, "-c", WATCHED, "detect", "test.npz", *options]
+    words = [sys.executable, "-c", SLOW, "detect", "test.npz", *options]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=writer, env=ENVIRONMENT, cwd=tmp_path) as process:
         os.close(writer)
         shown = b""
-        while b" of 60,000 rows" not in shown:
+        while is_terminal and b" of 60,000 rows" not in shown:
             shown += _read(reader)
+        if not is_terminal:
+            time.sleep(6)  # On a terminal, progress is shown after a second of work.
         process.send_signal(signal.SIGINT)
         shown += b"".join(iter(lambda: _read(reader), b""))
         answer = process.communicate(timeout=300)[0]
     os.close(reader)
     assert (process.returncode, answer) == (130, b"")
-    assert shown.endswith(b"\r\x1b[Ktruing: interrupted\r\n")
+    if is_terminal:
+        assert shown.endswith(b"\r\x1b[Ktruing: interrupted\r\n")
+    else:
+        assert shown == b"truing: interrupted\n"
     assert [path.name for path in tmp_path.iterdir()] == ["test.npz"]
 
 
@@ -254,3 +231,16 @@ def _read(descriptor: int) -> bytes:
         return os.read(descriptor, 4096)
     except OSError:  # On Linux, reading from a closed pseudo-terminal is an error.
         return b""
+
+
+def test_a_command_completes_after_its_reader_has_closed_the_pipe(tmp_path):
+    truing.Outputs(np.arange(12.0).reshape(4, 3), np.eye(4)).save(tmp_path / "test.npz")
+    ((code, messages),) = forked(tmp_path, [(("detect", "test.npz", "-o", "out.npy"), "broken", "read", "utf-8")])
+    assert code == 0
+    assert all(line.startswith("truing: warning: ") for line in messages.splitlines())
+    assert len(np.load(tmp_path / "out.npy")) == 4
+
+
+def test_the_installed_command_starts_in_the_module_that_handles_early_interrupts():
+    (script,) = entry_points(group="console_scripts", name="truing")
+    assert script.load() is truing_command.main

@@ -94,10 +94,6 @@ def test_p_values_are_valid_at_every_level(mode):
     check_levels(mode, OUT, 200, seed=21)
 
 
-def test_p_values_are_valid_without_out_rows():
-    check_levels(whole_job, 0, 200, seed=11)
-
-
 def false_discoveries(splits, seed, level, out):
     rates = []
     for split in range(splits):

@@ -207,22 +207,16 @@ def test_rows_that_are_far_too_large_are_refused(job, factor, base):
     assert (truing.p_values(fit.scores_in, fit.predict(absurd)) <= 2 / (len(calibration) + 1)).all()
 
 
-@pytest.mark.parametrize("factor", [1e3, 1e30])
-def test_garbage_test_rows_do_not_change_the_fit(job, rng, factor):
+@pytest.mark.parametrize("factor", [1e3, 1e30, 1e90])
+def test_garbage_rows_do_not_change_the_fit(job, rng, factor):
     mix, learning, calibration = job
     garbage = truing.Outputs(factor * rng.normal(size=(3, 64)), rng.normal(size=(3, 10)))
-    fit = truing.fit_contrast(truing.Outputs.concatenate([mix, garbage]), learning, calibration=calibration)
-    np.testing.assert_array_equal(fit.coef, truing.fit_contrast(mix, learning, calibration=calibration).coef)
-
-
-@pytest.mark.parametrize("factor", [1e3, 1e90])
-def test_a_garbage_reference_row_does_not_change_the_fit(job, factor):
-    mix, learning, calibration = job
-    garbage = truing.Outputs(factor * learning.features[:1], learning.logits[:1])
-    fit = truing.fit_contrast(mix, truing.Outputs.concatenate([learning, garbage]), calibration=calibration)
-    np.testing.assert_array_equal(
-        fit.predict(mix), truing.fit_contrast(mix, learning, calibration=calibration).predict(mix)
-    )
+    far = truing.Outputs(factor * learning.features[:1], learning.logits[:1])
+    with_test_rows = truing.fit_contrast(truing.Outputs.concatenate([mix, garbage]), learning, calibration=calibration)
+    with_reference = truing.fit_contrast(mix, truing.Outputs.concatenate([learning, far]), calibration=calibration)
+    fit = truing.fit_contrast(mix, learning, calibration=calibration)
+    np.testing.assert_array_equal(with_test_rows.coef, fit.coef)
+    np.testing.assert_array_equal(with_reference.predict(mix), fit.predict(mix))
 
 
 def test_a_constant_base_score_gives_finite_scores(rng):

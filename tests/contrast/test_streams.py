@@ -181,19 +181,6 @@ def test_a_restored_auto_detector_is_contrast_when_it_is_calibrated(reference, t
     assert (restored.settings.method, restored.base) == ("contrast", "gen")
 
 
-def test_scores_do_not_depend_on_the_memory_layout(rows, reference):
-    def scored(lay):
-        detector = detector_of(truing.Outputs(lay(reference.features), lay(reference.logits)))
-        for start in (0, 30, 60):
-            batch = rows[start : start + 30]
-            detector.learn(truing.Outputs(lay(batch.features), lay(batch.logits)))
-        return detector.score(truing.Outputs(lay(rows.features), lay(rows.logits)))
-
-    expected = scored(np.ascontiguousarray)
-    for lay in (np.asfortranarray, lambda x: np.repeat(x, 2, axis=1)[:, ::2]):
-        np.testing.assert_array_equal(scored(lay), expected)
-
-
 def sums_of(detector: truing.Detector, rows: truing.Outputs, share: float = 1.0, first: int = 0) -> Sums:
     """Return the sums that a job with the reference of this detector computes over these rows, block by block."""
     base, guard = detector.reference.standard.base_score, detector.reference.guard

@@ -173,21 +173,8 @@ def test_errors_name_broken_links_and_loops_of_links(tmp_path):
     assert len(truing.Outputs.load(tmp_path / "gone.npz")) == 6
 
 
-def test_a_target_needs_a_name_and_cannot_be_standard_output(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for path in (".csv", tmp_path / ".CSV", "./.parquet"):
-        with pytest.raises(ValueError, match=r"\.(csv|CSV|parquet) must have a name before the ending$"):
-            check_named(path, ".csv", ".parquet")
-    for check in (check_writable, check_named, lambda path: write(path, b"")):
-        with pytest.raises(ValueError, match=r"^- is not a file name: truing writes to files, not to standard output$"):
-            check("-")
-    assert list(tmp_path.iterdir()) == []
-    assert check_named("a.csv", ".csv") == Path("a.csv")
-    assert check_writable(".hidden") == Path(".hidden")
-
-
-def test_pipes_and_devices_are_not_read(tmp_path):
-    os.mkfifo(tmp_path / "pipe.npz")
-    for path in (tmp_path / "pipe.npz", "/dev/null", "/dev/zero"):
-        with pytest.raises(OSError, match="it is not a regular file"):
-            check_readable(path)
+def test_a_target_needs_a_name_and_cannot_be_standard_output():
+    with pytest.raises(ValueError, match=r"\.CSV must have a name before the ending$"):
+        check_named("./.CSV", ".csv")
+    with pytest.raises(ValueError, match="- is not a file name"):
+        check_named("-", ".csv")

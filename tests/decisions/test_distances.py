@@ -109,12 +109,6 @@ def test_too_few_rows_give_no_guard(rng):
     assert RowGuard.of_medians(features, scores) is None
 
 
-def test_the_distance_of_a_reference_row_is_at_most_the_root_of_their_number(rng):
-    """So none of fewer than 10,000 reference rows can be garbage."""
-    features = rng.standard_cauchy(size=(2000, 3)) ** 5
-    assert RowScale.of(features).distances(features).max() <= np.sqrt(2000)
-
-
 @pytest.mark.parametrize(
     ("network", "inside", "outside"),
     [

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import quad
-from scipy.stats import kstest
 
 import truing
 from truing.decisions import drift
@@ -45,25 +44,6 @@ def test_the_mean_capital_over_all_orders_of_the_rows_is_one():
     error = np.std(capitals) / np.sqrt(len(capitals))
     assert np.mean(capitals) == pytest.approx(1, abs=4 * error + 0.01)
     assert error < 0.015
-
-
-def ranks_of_a_steady_stream(rng):
-    """Return the p-values of a stream against thirty reference rows, and the ranks of its rows among earlier rows."""
-    p = p_values(rng.normal(size=30), rng.normal(size=1000))
-    counts, ranks = np.zeros(drift.BINS, dtype=np.int64), []
-    for bins in drift.bins_of(p).reshape(-1, 100):
-        ranks.append(drift.ranked(counts, bins, rng.random(100)))
-        counts += np.bincount(bins, minlength=drift.BINS)
-    return p, np.concatenate(ranks)
-
-
-def test_ranks_of_a_steady_stream_are_uniform_although_its_p_values_are_not(rng):
-    """The p-values are dependent because all rows share one small reference."""
-    streams = [ranks_of_a_steady_stream(rng) for _ in range(60)]
-    assert kstest([kstest(p, "uniform").pvalue for p, _ in streams], "uniform").pvalue < 1e-9
-    assert kstest([kstest(ranks, "uniform").pvalue for _, ranks in streams], "uniform").pvalue > 1e-3
-    next_to = [np.corrcoef(ranks[1:], ranks[:-1])[0, 1] * np.sqrt(len(ranks)) for _, ranks in streams]
-    assert kstest(next_to, "norm").pvalue > 1e-3
 
 
 def alarms(streams, batches, rng, *, false_alarm, out_share=0.0):

@@ -20,11 +20,6 @@ def test_many_slightly_out_rows_get_a_note():
     assert note.startswith("at least 99 % of the rows look out: check that the reference comes from the same network")
 
 
-def test_rows_like_the_reference_get_no_note():
-    rows_in = 1999
-    assert list(notes.on_out_share(counts_of(np.arange(rows_in + 1), rows_in))) == []
-
-
 def test_the_note_is_given_exactly_when_the_bound_over_all_levels_reaches_90_percent(rng):
     """The quick check before the bound never changes the result."""
     rows_in, noted = 199, 0

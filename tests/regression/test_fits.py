@@ -170,17 +170,12 @@ def test_of_rows_with_equal_residuals_the_row_with_the_higher_score_is_trusted_m
 
 @hard_orders
 @pytest.mark.parametrize("exponent", [-200, -90, 30])
-def test_the_order_of_trust_does_not_depend_on_the_scale_of_scores_and_penalty(rng, make, exponent):
+def test_the_order_of_trust_does_not_depend_on_the_scale_of_features_or_of_scores_and_penalty(rng, make, exponent):
     features, scores = make(rng)
     factor = 2.0 ** round(exponent * np.log2(10))
     one, other = trust_order(features, scores), trust_order(features, scores * factor, penalty=1e-5 * factor)
     np.testing.assert_array_equal(other, one)
-
-
-@pytest.mark.parametrize("exponent", [-200, -90, 90])
-def test_the_order_of_trust_does_not_depend_on_the_scale_of_features(rng, exponent):
-    features, scores = zeros_among(rng)
-    np.testing.assert_array_equal(trust_order(features * 10.0**exponent, scores), trust_order(features, scores))
+    np.testing.assert_array_equal(trust_order(features * factor, scores), one)
 
 
 @pytest.mark.parametrize("size", [1e30, 1e90])
@@ -198,15 +193,6 @@ def test_scores_far_above_the_penalty_are_ordered_by_least_absolute_deviation_re
     order = trust_order(features, scores * size)
     assert set(order[:free]) == set(np.flatnonzero(residual == 0))  # At a vertex, as many rows as unknowns fit exactly.
     np.testing.assert_array_equal(order[free:], np.argsort(residual)[free:])
-
-
-def test_gross_outliers_move_the_direct_fit_but_not_the_robust_fit(rng):
-    features = rng.normal(size=(300, 4))
-    scores = features @ [1.0, -1.0, 2.0, 0.5] + 1
-    scores[:45] = 50
-    fit = truing.fit_robust(features, scores)
-    np.testing.assert_allclose(fit.coef, [1.0, -1.0, 2.0, 0.5], atol=1e-6)
-    assert np.abs(truing.fit_direct(features, scores).coef - [1.0, -1.0, 2.0, 0.5]).max() > 0.1
 
 
 @pytest.mark.parametrize(
@@ -233,12 +219,6 @@ def test_fits_of_real_features_have_the_stored_metrics(bank, fit, base, network,
     assert 100 * report.auroc == pytest.approx(auroc, abs=0.06)
 
 
-@fits
-def test_more_components_than_rows_are_rejected(fit):
-    with pytest.raises(ValueError, match="components must be at most 3 for features of shape"):
-        fit(np.eye(3, 8), [1, 2, 3], components=4)
-
-
 @pytest.mark.parametrize("shape", [(20_000, 8), (1500, 300)])
 def test_components_of_rows_in_several_blocks_are_the_components_of_all_rows(rng, shape):
     features = rng.standard_normal(shape) * np.geomspace(3, 0.1, shape[1]) + 0.5
@@ -252,7 +232,10 @@ def test_components_of_rows_in_several_blocks_are_the_components_of_all_rows(rng
     np.testing.assert_allclose(rows @ coef + constant, centred @ coef + fit.intercept, atol=1e-8)
 
 
-def test_a_share_to_keep_of_less_than_one_row_is_rejected():
+def test_too_many_components_or_too_small_a_share_to_keep_is_rejected():
+    for fit in (truing.fit_direct, truing.fit_robust):
+        with pytest.raises(ValueError, match="components must be at most 3 for features of shape"):
+            fit(np.eye(3, 8), [1, 2, 3], components=4)
     with pytest.raises(ValueError, match=r"keep must keep at least one of 3 rows, got 0.2"):
         truing.fit_robust(np.eye(3), [1, 2, 3], keep=0.2)
 

@@ -93,14 +93,6 @@ def test_columns_of_zeros_get_zero_coefficients(rows, intercept):
     assert fit.intercept == pytest.approx((rows - 1) / 2 if intercept else 0.0, abs=0.5)
 
 
-def test_residuals_and_gamma_belong_to_the_coefficients():
-    features, scores = made_rows(1, 500, 8, rounded=False, repeated=False, outliers=50.0)
-    fit = huber(features, scores, 0.1)
-    residual = scores - features @ fit.coef - fit.intercept
-    np.testing.assert_allclose(fit.residual, residual, atol=1e-12)
-    np.testing.assert_allclose(fit.gamma, np.sign(residual) * np.maximum(np.abs(residual) - 0.1, 0), atol=1e-12)
-
-
 @pytest.mark.parametrize("penalty", [1e-5, 0.1])
 def test_many_rows_are_read_at_most_25_times(rng, penalty):
     features = rng.normal(size=(100_000, 32)).astype(np.float32)

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import truing
 from truing.regression.least_squares import LinearFit, row_products
 from truing.regression.moments import Moments
 
@@ -55,23 +54,6 @@ def test_solve_is_the_minimum_norm_least_squares_fit(rng, make, rows, intercept)
         left = np.sum((scores - fit.predict(features)) ** 2) / max(np.sum((scores - scores.mean()) ** 2), 1e-300)
         if len(scores) > 1:
             assert fit.explained == pytest.approx(1 - left, abs=1e-9)
-
-
-def test_streams_agree_with_lstsq_for_fewer_and_for_more_rows_than_columns(bank):
-    """Learn wide features of a real network, 20 rows at a time."""
-    outputs = bank("cifar10-densenet100", "cifar10-test-5000")
-    features, scores = outputs.features[:700].astype(np.float64), truing.energy(outputs.logits[:700])
-    features = features[:, features.std(axis=0) > 0]
-    moments, d = 0, features.shape[1]
-    for start in range(0, 700, 20):
-        part = slice(start, start + 20)
-        moments = moments + Moments.of(features[part], scores[part])
-        seen = slice(0, part.stop)
-        centre, level = features[seen].mean(axis=0), scores[seen].mean()
-        expected = np.linalg.lstsq(features[seen] - centre, scores[seen] - level, rcond=1e-9)[0]
-        error = np.abs(moments.solve().predict(features[seen]) - (features[seen] - centre) @ expected - level).max()
-        assert error <= 1e-8 * scores.std(), part.stop
-        assert moments.is_dense == (part.stop > d + 1)
 
 
 def exact_minimum_norm(features, scores, intercept):
@@ -144,38 +126,6 @@ def test_columns_collinear_beyond_the_precision_of_sums_are_reported(rng):
     assert (fit.rank, fit.collinear) == (2, 1)
     few = Moments.of(features[:2], scores[:2]).solve()
     assert (few.rank, few.collinear) == (1, 0)  # The rank is limited by the number of rows.
-
-
-def check_units(features, scores, rng, dependent):
-    """Check that scaling columns by 10^±12 or shifting by up to 1e6 standard deviations changes no prediction."""
-    expected = Moments.of(features, scores).solve()
-    columns = features.shape[1]
-    unit = np.where(rng.random(columns) < rng.choice([0.05, 0.5, 1.0]), 10.0 ** rng.integers(-12, 13, columns), 1.0)
-    shift = rng.choice([-1, 1], columns) * 10.0 ** rng.uniform(-3, 6, columns) * features.std(axis=0)
-    changed = (features + shift * (rng.random() < 0.7)) * unit
-    parts = np.array_split(np.arange(len(scores)), 9)
-    more = changed[rng.permutation(len(changed))[:200]] * 3 - 2 * changed.mean(axis=0)
-    other = Moments.of(more, rng.normal(scores.mean(), scores.std(), size=len(more)))
-    whole = Moments.of(changed, scores)
-    ways = [whole, sum(Moments.of(changed[part], scores[part]) for part in parts)]
-    if len(scores) > columns:
-        ways.append(whole + other - other)
-    for moments in ways:
-        fit = moments.solve()
-        assert (fit.rank, fit.collinear) == (expected.rank, dependent)
-        error = np.abs(fit.predict(changed) - expected.predict(features)).max()
-        assert error <= 1e-6 * scores.std()
-
-
-@pytest.mark.parametrize("rows", [50, 2000])
-@pytest.mark.parametrize("dependent", [False, True])
-def test_predictions_do_not_depend_on_units_of_measurement(bank, dependent, rows):
-    outputs = bank("cifar100-resnet14", "cifar100-test")
-    features, scores = outputs.features[:rows].astype(np.float64), truing.energy(outputs.logits[:rows])
-    if dependent:
-        features = np.column_stack((features, features[:, :5] + features[:, 5:10], features[:, :3]))
-    for seed in range(4):
-        check_units(features, scores, np.random.default_rng(seed), 8 * (dependent and rows > 50))
 
 
 def test_a_constant_column_replaces_the_intercept(rng):

@@ -149,16 +149,6 @@ def test_20000_additions_and_subtractions_agree_with_a_fresh_fit(bank, kind):
     assert error <= (1e-6 if kind == "offsets and units" else 1e-8)
 
 
-@pytest.mark.parametrize("size", [1.0, 10.0])
-def test_the_moments_left_by_a_subtraction_have_the_rank_of_the_remaining_rows(rng, size):
-    features, scores = rng.normal(size=(1000, 20)), rng.normal(size=1000)
-    features[10:] *= size
-    rest = (Moments.of(features, scores) - Moments.of(features[10:], scores[10:])).solve()
-    expected = Moments.of(features[:10], scores[:10]).solve()
-    assert (rest.rank, rest.collinear) == (expected.rank, expected.collinear) == (9, 0)
-    np.testing.assert_allclose(rest.coef, expected.coef, atol=1e-8)
-
-
 @pytest.mark.parametrize("size", [1e4, 1e7, 1e9, 1e40])
 def test_rows_lost_in_the_rounding_of_larger_rows_are_reported(rng, size):
     features, scores = rng.normal(size=(500, 3)), rng.normal(size=500)

@@ -17,7 +17,7 @@ from truing.bench.experiments.cases import (
 from truing.bench.experiments.figure_rows import PROTOCOL
 from truing.bench.experiments.methods import METHODS
 from truing.bench.experiments.protocols import PROTOCOLS
-from truing.bench.experiments.settings import SETTINGS, official_rows, setting_of
+from truing.bench.experiments.settings import SETTINGS
 from truing.bench.experiments.tasks import tasks
 from truing.scores import SCORES
 
@@ -49,15 +49,3 @@ def test_the_pool_of_all_sets_has_its_own_name():
     assert display_name(setting, ("svhn", "dtd10")) == "svhn-recropped + dtd10"
     alone = replace(setting, outside={"svhn": "svhn"}, combined=("svhn",))
     assert [sets_of(case, alone) for case in (CASES["rate"], CASES["combinations"])] == [[("svhn",)]] * 2
-
-
-@every_setting
-def test_a_setting_can_be_restored_from_json(setting):
-    stored = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(setting).items()}
-    assert setting_of(stored) == setting
-
-
-@every_setting
-def test_every_official_set_has_a_number_of_rows_and_no_other_set_has(setting):
-    for file in setting.outside:
-        assert (official_rows(setting, file) is not None) == setting.official

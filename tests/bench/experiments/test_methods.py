@@ -14,7 +14,6 @@ from truing.bench.experiments.methods import (
     compare,
     kept_rows,
     methods_of,
-    metrics,
     principal_coordinates,
     robust_as_authors,
     trusted_by_authors,
@@ -86,11 +85,6 @@ def test_the_methods_of_the_table_are_the_fits_of_the_library(mix, base, compone
         np.testing.assert_allclose(actual, expected, atol=1e-9)
 
 
-def test_rlr_on_components_needs_an_intercept():
-    wide = replace(SETTING, components=4)
-    assert list(methods_of(CASES["intercept"], wide, "truing")) == ["DLR, no intercept"]
-
-
 def test_coordinates_of_unseen_rows_agree_with_scikit_learn(mix, rng):
     seen, unseen = mix.halves(rng)
     expected = PCA(5).fit(seen.features.astype(np.float64)).transform(unseen.features.astype(np.float64))
@@ -108,13 +102,6 @@ def test_unseen_rows_are_scored_by_a_fit_to_the_other_half(mix):
     results = dict(compare(mix, {"recognise": recognise}, None, np.random.default_rng(0)))
     assert results["msp", "recognise", "unseen"]["auroc"] == pytest.approx(0.5, abs=0.02)  # Some rows are equal.
     assert results["msp", "recognise", "unseen"]["rows_in"] == mix.rows_in - mix.rows_in // 2
-
-
-def test_metrics_have_both_conventions_of_fpr95():
-    scores_in, scores_out = np.arange(10.0, 40.0), np.arange(0.0, 30.0)
-    actual = metrics(scores_in, scores_out)
-    for name, convention in (("fpr95", "at-least"), ("fpr95_paper", "paper")):
-        assert actual[name] == truing.fpr_at_tpr(scores_in, scores_out, convention=convention)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # The authors stop before convergence.

@@ -81,26 +81,18 @@ def both(folder):
     return [truing.Outputs.load(folder / f"{name}.npz") for name in ("in", "digits")]
 
 
-def test_a_function_or_a_column_can_be_a_base_score(folder):
-    assert run(folder, 'half = "own_scores_of_tests:half"\nlowest = "my_column"\n') == 0
-    parts = both(folder)
-    expected = truing.auroc(*(truing.max_logit(part.logits) for part in parts))
-    assert row_of(folder, "half")["auroc"] == pytest.approx(expected, abs=1e-6)
-    expected = truing.auroc(*(part.logits.min(axis=1) for part in parts))
-    assert row_of(folder, "lowest")["auroc"] == pytest.approx(expected, abs=1e-6)
-    features = np.concatenate([part.features for part in parts])
-    trued = truing.fit_direct(features, np.concatenate([part.logits.min(axis=1) for part in parts])).predict(features)
-    expected = truing.auroc(trued[: len(parts[0])], trued[len(parts[0]) :])
-    assert row_of(folder, "lowest", "DLR")["auroc"] == pytest.approx(expected, abs=1e-6)
-
-
-def test_a_score_function_gets_all_rows_at_once(folder):
-    assert run(folder, 'apart = "own_scores_of_tests:mean_apart"\n') == 0
+def test_a_function_of_all_rows_or_a_column_can_be_a_base_score(folder):
+    assert run(folder, 'apart = "own_scores_of_tests:mean_apart"\nlowest = "my_column"\n') == 0
     parts = both(folder)
     features = np.concatenate([part.features for part in parts])
-    scores = -np.linalg.norm(features - features.mean(axis=0), axis=1)
-    expected = truing.auroc(scores[: len(parts[0])], scores[len(parts[0]) :])
-    assert row_of(folder, "apart")["auroc"] == pytest.approx(expected, abs=1e-6)
+    lowest = np.concatenate([part.logits.min(axis=1) for part in parts])
+    for base, method, scores in (
+        ("apart", "none", -np.linalg.norm(features - features.mean(axis=0), axis=1)),
+        ("lowest", "none", lowest),
+        ("lowest", "DLR", truing.fit_direct(features, lowest).predict(features)),
+    ):
+        expected = truing.auroc(scores[: len(parts[0])], scores[len(parts[0]) :])
+        assert row_of(folder, base, method)["auroc"] == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("name", ["first_feature", "column"])

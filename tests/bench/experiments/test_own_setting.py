@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import truing
-from truing.bench.experiments.own_setting import read_setting
 from truing.cli.command import run as main
 
 TOML = """
@@ -37,15 +36,6 @@ def folder(embedded, tmp_path_factory):
     (place / "mine.toml").write_text(TOML)
     truing.Outputs(inside.features[:, :32], inside.logits).save(place / "files" / "narrow.npz")
     return place
-
-
-def test_optional_keys_have_defaults(folder):
-    setting, locate, own = read_setting(folder / "mine.toml")
-    assert (setting.components, setting.draws, setting.official, setting.paper) == (None, True, False, "")
-    assert setting.noise_sets == ("static",)
-    assert own.scores == ()
-    assert locate("head") == folder / "files" / "head.npz"
-    assert locate("odin-clean/digits") is None
 
 
 @pytest.mark.parametrize(
@@ -94,13 +84,6 @@ def test_an_invalid_setting_file_is_rejected_with_its_path_and_the_reason(folder
     assert error.startswith(f"truing: {path}")
     assert re.search(message, error), error
     assert not (tmp_path / "rows").exists()
-
-
-def test_an_unknown_setting_is_rejected_with_the_valid_names(capsys):
-    assert main(["bench", "run", "noise", "--setting", "cifar10-resnet65"]) == 1
-    error = capsys.readouterr().err
-    assert "cifar10-resnet56" in error
-    assert "got 'cifar10-resnet65'" in error
 
 
 def test_two_settings_with_one_name_are_rejected(folder, capsys):

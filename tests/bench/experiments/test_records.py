@@ -128,35 +128,28 @@ def test_two_runs_cannot_write_one_record(record):
         pass
 
 
+START = json.dumps({"about": origin()})
+JOB = json.dumps({"job": "svhn", "seconds": 1.0, "rows": [row(0.5)]})
+LACKING = "must contain rows of an experiment"
+
+
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("lines", "message"),
     [
-        ("{nonsense", "must contain JSON lines"),
-        ("[1]", "must contain rows of an experiment"),
-        ('{"job": "svhn", "rows": []}', "must contain rows of an experiment"),
-        ('{"about": {"settings": {"case": [], "setting": {}, "conventions": 1}, "data": {}}}', "must contain rows"),
-        ('{"about": 3}', "must contain rows of an experiment"),
+        (["{nonsense"], "must contain JSON lines"),
+        (["[1]"], LACKING),
+        (['{"job": "svhn", "rows": []}'], LACKING),
+        (['{"about": 3}'], LACKING),
+        ([START, '{"job": "dtd10", "rows": [3]}'], LACKING),
+        ([START, '{"job": "dtd10", "rows": [{"outside": "svhn", "picture": "of a cat"}]}'], LACKING),
+        (['{"about": {"settings": {"case": [], "setting": {}, "conventions": 1}, "data": {}}}'], LACKING),
+        ([START, json.dumps({"job": "dtd10", "seconds": 1.0, "rows": [{"outside": "svhn"}]})], LACKING),
+        ([START, json.dumps({"job": "dtd10", "seconds": 1.0, "rows": [{**row(0.5), "auroc": "high"}]})], LACKING),
+        ([START.replace('"inside": "cifar10-test"', '"inside": 3'), JOB], "holds an invalid setting: .*inside must be"),
+        ([START.replace('"inside"', '"extra": 1, "inside"'), JOB], "holds an invalid setting: .*got extra"),
     ],
 )
-def test_a_file_that_is_not_a_record_is_rejected(record, line, message):
-    record.path.write_text(line + "\n")
+def test_a_file_that_is_not_a_record_is_rejected(tmp_path, lines, message):
+    (tmp_path / "table.jsonl").write_text("\n".join([*lines, ""]))
     with pytest.raises(ValueError, match=rf"table\.jsonl {message}"):
-        read(record.path.parent)
-
-
-@pytest.mark.parametrize(
-    "row", [3, {"outside": "svhn"}, {**row(0.5), "auroc": "high"}, {"outside": "svhn", "picture": "of a cat"}]
-)
-def test_a_row_without_the_fields_that_tables_need_is_rejected(record, row):
-    record.add("dtd10", 1.0, [row])
-    with pytest.raises(ValueError, match=r"table\.jsonl must contain rows of an experiment"):
-        read(record.path.parent)
-
-
-@pytest.mark.parametrize(("change", "message"), [({"inside": 3}, "inside must be str"), ({"extra": 1}, "got extra")])
-def test_an_invalid_setting_in_a_record_is_rejected(record, change, message):
-    lines = [json.loads(line) for line in record.path.read_text().splitlines()]
-    lines[0]["about"]["setting"] |= change
-    record.path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with pytest.raises(ValueError, match=rf"table\.jsonl holds an invalid setting: .*{message}"):
-        read(record.path.parent)
+        read(tmp_path)

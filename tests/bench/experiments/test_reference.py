@@ -31,7 +31,7 @@ def parts(scored):
 
 @pytest.fixture(scope="module")
 def rows(scored):
-    return rows_of("contrast", scored)
+    return rows_of("contrast", scored, methods=("DLR", "RLR", CONTRAST))
 
 
 def rows_of(name, mix, setting=SETTING, **changes):
@@ -79,33 +79,22 @@ def test_components_apply_to_trued_scores_and_not_to_contrast(rows, scored):
     assert few["gen", CONTRAST, None] == rows["gen", CONTRAST, None]
 
 
-@pytest.fixture
-def parts_of(scored, monkeypatch):
-    """A function that returns the test rows and the reference of the first repeat of a case."""
-
-    def parts_of(name):
-        calls = []
-        monkeypatch.setattr(protocols, "compare_with_reference", lambda *args: calls.append(args[:2]) or ())
-        rows_of(name, scored)
-        return calls[0]
-
-    return parts_of
-
-
-def test_class_subset_keeps_three_of_ten_classes_in_the_test_rows_only(parts_of, scored):
-    mix, reference = parts_of("class-subset")
-    assert len(set(reference.learning.classes())) == 10
-    assert len(set(mix.classes())) == 3
-    assert mix.rows_out == scored.rows_out
-    assert 100 < mix.rows_in < 200
-
-
-def test_class_frequencies_changes_the_class_shares_of_the_test_rows_only(parts_of, scored):
-    mix, reference = parts_of("class-frequencies")
-    shares = [np.bincount(part.classes(), minlength=10) / part.rows_in for part in (reference.learning, mix)]
+@pytest.mark.parametrize(
+    ("name", "classes", "rows_in"),
+    [("class-subset", 3, range(100, 200)), ("class-frequencies", None, [150])],
+)
+def test_the_classes_of_the_test_rows_differ_from_the_reference(scored, monkeypatch, name, classes, rows_in):
+    calls = []
+    monkeypatch.setattr(protocols, "compare_with_reference", lambda *args: calls.append(args[:2]) or ())
+    rows_of(name, scored)
+    tested, reference = calls[0]
+    shares = [np.bincount(part.classes(), minlength=10) / part.rows_in for part in (reference.learning, tested)]
     assert np.ptp(shares[0]) < 0.1
     assert np.ptp(shares[1]) > 0.15
-    assert (mix.rows_in, mix.rows_out) == (150, scored.rows_out)
+    assert len(set(reference.learning.classes())) == 10
+    assert classes in (None, len(set(tested.classes())))
+    assert tested.rows_in in rows_in
+    assert tested.rows_out == scored.rows_out
 
 
 def test_the_false_alarm_rate_is_as_stated(rng):

@@ -7,7 +7,7 @@ import pytest
 
 from truing.bench.inputs.datasets.arrays import npz
 from truing.bench.inputs.datasets.images import Images
-from truing.bench.inputs.networks.table import NETWORKS, Odin
+from truing.bench.inputs.networks.table import NETWORKS
 from truing.outputs import Outputs
 
 from ...conftest import DATA
@@ -48,24 +48,11 @@ def test_odin_on_real_images_agrees_with_truing_torch(features, bank):
     assert (ours.scores > msp(stored.logits) - 1e-6).mean() > 0.95  # The step raises the predicted class.
 
 
-def test_odin_without_a_step_is_msp_at_its_temperature(images):
-    network = ENTRY.build(10)
-    plain = extract(network, images.batches(3), ENTRY.preprocessing)
-    scored = extract(network, images.batches(3), ENTRY.preprocessing, odin=Odin(1000.0, 0.0))
-    np.testing.assert_array_equal(scored.scores, msp(plain.logits, 1000.0))
-    np.testing.assert_array_equal(scored.features, plain.features)
-
-
 def test_the_batch_size_does_not_change_the_outputs(images):
     network = ENTRY.build(10)
     one, other = (extract(network, images.batches(size), ENTRY.preprocessing) for size in (1, 7))
     np.testing.assert_allclose(one.logits, other.logits, atol=1e-5)
     assert one.labels.tolist() == list(range(7))
-
-
-def test_at_least_one_image_is_required():
-    with pytest.raises(ValueError, match="at least one readable image, got none"):
-        extract(ENTRY.build(10), iter([]), ENTRY.preprocessing)
 
 
 class TooLarge(torch.nn.Module):
@@ -103,3 +90,8 @@ def test_images_of_an_unsuitable_size_are_rejected_with_advice(side):
     images = Images(np.zeros((1, side, side, 3), np.uint8))
     with pytest.raises(ValueError, match=rf"shape \({side}, {side}, 3\) do not fit this WideResNet: try another --fit"):
         extract(NETWORKS["wrn40-2"].build(10), images.batches(1), ENTRY.preprocessing)
+
+
+def test_at_least_one_image_is_required():
+    with pytest.raises(ValueError, match="at least one readable image, got none"):
+        extract(ENTRY.build(10), iter([]), ENTRY.preprocessing)

@@ -22,10 +22,6 @@ def test_in_a_table_of_mixes_every_line_has_a_best_value():
     assert best("FPR95", ("sets", "msp", "msp + DLR"), *lines) == [(0, 2), (1, 1)]
 
 
-def test_a_table_without_a_metric_has_no_best_values():
-    assert best("files", ("file", "rows"), ("a.npz", "10"), ("b.npz", "20")) == []
-
-
 def test_the_best_values_are_bold_in_html():
     html = table_in_html(with_best(Table("AUROC", ("base", "svhn"), (("a", "89.0"), ("b & c", "97.6")))))
     assert '<th scope="row">b &amp; c</th><td><b>97.6</b></td>' in html

@@ -55,19 +55,6 @@ def test_a_mean_is_over_the_same_sets_at_every_value():
             assert mean == pytest.approx(fmean(line.sets[name][value] for name in line.averaged))
 
 
-def test_the_pool_of_all_sets_is_not_averaged():
-    for line in curves.lines([row for row in rows_of("rate") if row["base"] == "msp"], AUROC):
-        assert curves.POOL in line.sets
-        assert curves.POOL not in line.averaged
-
-
-def test_the_curve_of_batch_sizes_ends_at_dlr():
-    rows = [row for row in rows_of("batch-size") if row["base"] == "msp"]
-    fitted = next(line for line in curves.lines(rows, FPR95) if line.label == "Online DLR, fitted")
-    wanted = [FPR95.of(row) for row in rows if row["method"] == "DLR" and row["scored"] == "fitted"]
-    assert fitted.mean()[curves.NO_VALUE] == pytest.approx(fmean(wanted))
-
-
 @given(places=positions, gap=st.floats(0.1, 12))
 def test_labels_move_only_if_they_overlap_and_stay_in_order_within_the_limits(places, gap):
     spread = curves.spread(places, gap, 0.0, 100.0)

@@ -1,4 +1,3 @@
-import sys
 from xml.etree import ElementTree
 
 import numpy as np
@@ -10,7 +9,6 @@ from sklearn.metrics import roc_auc_score
 
 from truing.bench.experiments.figure_rows import roc_points
 from truing.bench.report import distributions
-from truing.report import figures
 from truing.report.shapes import kernel_density
 
 NAMES = {"conventions": "truing", "setting": "cifar10-resnet56", "case": "pictures", "outside": "svhn", "base": "msp"}
@@ -43,9 +41,3 @@ def test_the_area_under_the_roc_curve_is_the_auroc(rng):
     accepted_out, accepted_in = roc_points(scores_in, scores_out)
     expected = roc_auc_score(np.r_[np.ones(900), np.zeros(300)], np.r_[scores_in, scores_out])
     assert -np.trapezoid(accepted_in, accepted_out) == pytest.approx(expected, abs=1e-3)
-
-
-def test_without_matplotlib_the_error_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match=r"pip install 'truing\[bench\]'"):
-        figures.figure_class()

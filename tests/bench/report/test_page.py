@@ -91,13 +91,6 @@ def test_every_figure_has_an_alternative_text_that_names_its_case(read):
     assert [word for word in words if not any(case in word for case in CASES)] == []
 
 
-def test_heading_levels_skip_no_level(read):
-    for name, levels in read.levels.items():
-        start = 0 if name == "front" else 1
-        steps = zip([start, *levels], levels, strict=False)
-        assert [(high, low) for high, low in steps if low > high + 1] == [], name
-
-
 def test_the_page_does_not_depend_on_the_order_of_rows(invented_rows):
     rows = [row for row in invented_rows if row["case"] in ("noise", "combinations") and row["setting"] == RAN[0][1]]
     shuffled = [rows[place] for place in np.random.default_rng(0).permutation(len(rows))]

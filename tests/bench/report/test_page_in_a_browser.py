@@ -2,13 +2,8 @@
 
 import pytest
 
-from truing.bench.experiments.records import Results
-from truing.bench.report import page as report_page
-from truing.bench.report.order import ordered
-
 from ...browsing import POOR_CONTRAST
 
-WIDTHS = (390, 1280)
 PAGES = (
     "",
     "cifar10-resnet56",
@@ -52,19 +47,13 @@ def each_section(page, address):
         yield name
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_no_section_is_wider_than_the_window(opened, address, width):
-    page = opened(width=width)
-    widths = {name: page.evaluate("document.documentElement.scrollWidth") for name in each_section(page, address)}
-    assert widths == dict.fromkeys(PAGES, width)
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_is_legible_in_light_and_dark(opened, address, scheme):
-    page = opened(color_scheme=scheme)
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1280, "dark")])
+def test_every_section_fits_the_window_and_is_legible(opened, address, width, scheme):
+    page = opened(width=width, color_scheme=scheme)
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert ground == {"light": "rgb(252, 252, 251)", "dark": "rgb(21, 24, 28)"}[scheme]
     for name in each_section(page, address):
+        assert page.evaluate("document.documentElement.scrollWidth") == width, name
         seen, poor = page.evaluate(POOR_CONTRAST)
         assert seen > 20, name
         assert poor == [], name
@@ -87,13 +76,3 @@ def test_links_show_one_section_at_a_time_without_scripts(opened):
     assert visible() == ["cifar10-resnet56--rate"]
     page.get_by_role("link", name="Summary").click()
     assert visible() == ["front"]
-
-
-def test_a_browser_can_save_a_download(opened, invented_rows):
-    page = opened()
-    with page.expect_download() as started:
-        page.get_by_role("link", name="CSV").first.click()
-    assert started.value.suggested_filename == "truing-cifar10-resnet56.csv"
-    every = ordered(Results(invented_rows)).rows
-    rows = [row for row in every if row["setting"] == "cifar10-resnet56" and "picture" not in row]
-    assert started.value.path().read_text(encoding="utf-8") == report_page.as_csv(rows)

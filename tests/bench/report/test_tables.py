@@ -11,7 +11,7 @@ from truing.bench.experiments.records import Results
 from truing.bench.experiments.settings import SETTINGS
 from truing.bench.experiments.tasks import in_folders, tasks
 from truing.bench.report.paper import PRINTED
-from truing.bench.report.tables import Table, all_tables, summary
+from truing.bench.report.tables import all_tables
 
 from ...conftest import DATA
 
@@ -90,23 +90,11 @@ def test_an_official_set_has_the_papers_number_and_a_mark_if_it_is_incomplete():
     assert cells(by_set, "msp")["SVHN (2,000 of 26,032 rows)"] == "45.0 (48.98)"
 
 
-def test_only_official_settings_use_the_papers_names_of_sets():
-    with PRINTED.open(newline="") as file:
-        theirs = {row["out_dist"] for row in csv.DictReader(file)}
-    for setting in SETTINGS.values():
-        shared = set(setting.outside.values()) & theirs
-        assert shared == (set(setting.outside.values()) if setting.official else set())
-
-
 def test_fitted_and_unseen_means_are_side_by_side_over_the_same_sets():
     rows = [row("dtd10", "DLR", auroc=0.5), row("mnist", "DLR", auroc=0.9)]
     rows.append(row("mnist", "DLR", "unseen", auroc=0.8, repeats=10))
     line = cells(tables_of(rows)[0], "msp + DLR")
     assert (line["AUROC"], line["AUROC unseen"], line["repeats"]) == ("90.0", "80.0", "1 / 10")
-
-
-def test_fpr95_follows_the_conventions():
-    assert cells(tables_of([row("dtd10", conventions="authors")])[0], "msp")["FPR95"] == "40.0"
 
 
 def test_a_missing_set_has_an_empty_cell_and_is_named():
@@ -117,39 +105,10 @@ def test_a_missing_set_has_an_empty_cell_and_is_named():
     assert any("the mean is over 1 of 7 sets" in note for note in mean.notes)
 
 
-def test_the_pool_of_all_sets_has_its_own_table():
-    single, pooled = tables_of(
-        [row("dtd10", case="rate", value=0.5), row("all sets", case="rate", value=0.5, fpr95=0.9)]
-    )
-    assert (single.lines[0][2], pooled.lines[0][2]) == ("50.0", "90.0")
-
-
 def test_a_mean_without_a_set_that_is_too_small_has_a_note():
     rows = [row("dtd10", case="samples", value=10), row("mnist", case="samples", value=10)]
     (table,) = tables_of([*rows, row("mnist", case="samples", value=10000)])
     assert "Means without dtd10: msp at 10000." in table.notes
-
-
-def test_a_base_score_with_fewer_rows_has_a_note():
-    rows = [row("dtd10", rows_in=10000, rows_out=1200), row("dtd10", base="odin", rows_in=5000, rows_out=1000)]
-    assert any(note.startswith("odin: 5,000 in") for note in tables_of(rows)[0].notes)
-
-
-def test_lines_without_an_intercept_follow_the_lines_with_an_intercept():
-    rows = [row("dtd10", "DLR"), row("dtd10", "DLR, no intercept", case="intercept"), row("dtd10", case="intercept")]
-    table, *_ = all_tables(Results(rows))["truing", "cifar10-resnet56", "intercept"]
-    assert [line[0] for line in table.lines] == ["msp + DLR", "msp + DLR, no intercept"]
-
-
-def test_tables_are_in_the_order_of_settings_and_cases():
-    rows = [row("dtd10", case=case, value=32) for case in ("online", "table")]
-    rows += [row("dtd10", conventions="authors"), row("dtd10", setting="cifar100-resnet14")]
-    assert list(all_tables(Results(rows))) == [
-        ("truing", "cifar10-resnet56", "table"),
-        ("truing", "cifar10-resnet56", "online"),
-        ("truing", "cifar100-resnet14", "table"),
-        ("authors", "cifar10-resnet56", "table"),
-    ]
 
 
 def test_with_a_reference_a_table_has_the_detected_share_and_a_note_on_contrast():
@@ -172,26 +131,6 @@ def test_contrast_is_added_to_the_main_tables_except_aupr():
     assert (cells(fpr95, "gen + contrast")["dtd10"], cells(fpr95, "gen + contrast")["mnist"]) == ("50.0", "")
     assert [line[0] for line in aupr.lines] == ["msp"]
     assert not any("ontrast" in table.markdown() for table in tables_of([row("dtd10")]))
-
-
-def test_the_summary_has_truings_conventions_with_the_reference_last():
-    rows = [row("dtd10"), row("dtd10", conventions="authors"), with_reference("contrast")]
-    assert [table.title for table in summary(Results(rows))] == [
-        "cifar10-resnet56: mean over the sets",
-        "cifar10-resnet56: mean over the sets, with a reference",
-    ]
-
-
-def test_pictures_have_no_table():
-    assert all_tables(Results([{**row("dtd10", case="pictures"), "picture": "points"}], [])) == {}
-
-
-def test_a_markdown_table_has_its_title_lines_and_notes():
-    table = Table("title", ("name", "one"), (("a", "1"), ("b", "2")), ("a note",))
-    lines = table.markdown().split("\n")
-    assert lines[0] == "**title**"
-    assert [line.count("|") for line in lines if "|" in line] == [3, 3, 3, 3]
-    assert lines[-1] == "a note"
 
 
 def test_tables_of_real_rows_have_the_numbers_of_the_design_document(bank):

@@ -48,10 +48,6 @@ def test_the_headline_has_the_means_of_the_first_table(ran):
     assert text(ran.rows).splitlines()[0] == headline(ran.rows)
 
 
-def test_the_text_fits_into_100_columns(ran):
-    assert max(map(len, text(ran.rows).splitlines())) <= 100
-
-
 def test_the_best_printed_values_of_a_line_are_marked():
     line, _ = lines([row("none", 0.3, 0.99996), row("DLR", 0.20001, 1.0), row("RLR", 0.2, 0.9)])
     assert [cell.best_fpr95 for cell in line.cells.values()] == [False, True, True]

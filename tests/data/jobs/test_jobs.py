@@ -132,19 +132,6 @@ def test_two_functions_of_one_name_are_two_jobs(rows, reference, tmp_path):
     np.testing.assert_array_equal(read(parts.apply(fit, table, tmp_path / "applied"))["scores"], fit.predict(rows))
 
 
-def test_parts_that_differ_are_rejected(rows, tmp_path):
-    folder = written(tmp_path / "rows", rows, [1000])
-    others = {
-        "narrow": (truing.Outputs(rows.features[:, :63], rows.logits), "features of 64 columns", "63 columns"),
-        "bare": (truing.Outputs(rows.features, scores=rows.features[:, 0]), "logits of 10 columns", "no logits"),
-    }
-    for name, (other, expected, received) in others.items():
-        other.save(folder / f"x-{name}.npz")
-        with pytest.raises(ValueError, match=rf"x-{name}\.npz must have {expected}, as .*got .*{received}"):
-            Table.of(folder)
-        (folder / f"x-{name}.npz").unlink()
-
-
 def test_parts_may_have_no_rows_but_must_have_columns(rows, tmp_path):
     folder = tmp_path / "rows"
     folder.mkdir()
@@ -219,3 +206,16 @@ def test_digests_of_jobs_distinguish_nesting_and_types():
     assert digest(np.float64(0.5), np.array([1.0])) == digest(0.5, np.array([1.0]))
     with pytest.raises(TypeError, match="plain values and arrays, got object"):
         digest(object())
+
+
+def test_parts_that_differ_are_rejected(rows, tmp_path):
+    folder = written(tmp_path / "rows", rows, [1000])
+    others = {
+        "narrow": (truing.Outputs(rows.features[:, :63], rows.logits), "features of 64 columns", "63 columns"),
+        "bare": (truing.Outputs(rows.features, scores=rows.features[:, 0]), "logits of 10 columns", "no logits"),
+    }
+    for name, (other, expected, received) in others.items():
+        other.save(folder / f"x-{name}.npz")
+        with pytest.raises(ValueError, match=rf"x-{name}\.npz must have {expected}, as .*got .*{received}"):
+            Table.of(folder)
+        (folder / f"x-{name}.npz").unlink()

@@ -116,13 +116,6 @@ def test_tied_rows_at_the_largest_kept_residual_share_the_remaining_weight(rng):
     assert_close(fit_robust_parts(in_parts(*rows), ScoredRows(*copies), 2000, keep=1202 / 2000), split)
 
 
-def test_equal_rows_have_a_fit(rng):
-    features, scores = np.ones((50, 3)), np.full(50, 2.0)
-    for shape in ({}, {"components": 2}):
-        fit = robust(in_parts(features, scores), features, scores, shape, 20)
-        assert (fit.predict(features[:1])[0], fit.rows) == (pytest.approx(2.0), 40)
-
-
 @pytest.mark.parametrize("rows", [1, SAMPLED_ROWS, SAMPLED_ROWS + 1, 300_000, 1_000_000])
 def test_the_sample_is_not_larger_than_the_limit_of_the_regression(rows):
     share = share_of_sample(rows)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import truing
-from truing.data.jobs import score_files, scores
+from truing.data.jobs import scores
 from truing.metrics import CONVENTIONS
 
 ENDINGS = ["npy", "csv", "npz", "parquet", "arrow", "feather"]
@@ -65,18 +65,23 @@ def assert_equals_memory(files_in, files_out, scores_in, scores_out):
 @given(scores_in=either, scores_out=either, data=st.data())
 def test_metrics_of_files_are_metrics_of_memory_for_any_parts(scores_in, scores_out, data):
     assume(not np.array_equal(np.sort(scores_in), np.sort(scores_out)))
-    with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        # So few scores fill many runs, ranges and blocks.
-        patch.setattr(scores, "ROWS_OF_RUN", 12)
-        patch.setattr(scores, "SAMPLE_STEP", 3)
-        patch.setattr(scores, "SAMPLES_OF_RANGE", 2)
-        patch.setattr(score_files, "ROWS_OF_BLOCK", 5)
+    with TemporaryDirectory() as name:
         files = []
         for side, values in (("in", scores_in), ("out", scores_out)):
             cuts = data.draw(st.lists(st.integers(0, len(values)), max_size=5))  # Equal cuts make empty files.
             endings = data.draw(st.lists(st.sampled_from(ENDINGS), min_size=1, max_size=3))
             files.append(data.draw(st.permutations(write_parts(Path(name) / side, values, cuts, endings))))
         assert_equals_memory(*files, scores_in, scores_out)
+
+
+def test_metrics_of_millions_of_scores_are_metrics_of_memory(tmp_path, rng):
+    """So many scores fill several sorted runs, with ties across runs."""
+    scores_in, scores_out = rng.normal(size=2_300_000).round(4), rng.normal(-1, 1, size=300_000).round(4)
+    scores_in[:300_000] = 0.5
+    files_in = write_parts(tmp_path / "in", scores_in, [1_000_000, 1_000_001], ["npy", "npz"])
+    files_out = write_parts(tmp_path / "out", scores_out, [], ["parquet"])
+    assert scores.evaluate(files_in, files_out) == truing.evaluate(scores_in, scores_out)
+    assert scores.threshold_at(files_in, accept=0.3) == truing.threshold_at(scores_in, accept=0.3)
 
 
 def test_a_folder_and_a_glob_are_read_with_their_subfolders(tmp_path, bank):
@@ -98,50 +103,26 @@ def test_a_folder_and_a_glob_are_read_with_their_subfolders(tmp_path, bank):
         assert scores.threshold_and_rows(paths, accept=0.5) == (expected, 50)
     with pytest.raises(ValueError, match=r"scores_in must have each file once, got .*part-0.parquet 2 times"):
         scores.threshold_at([tmp_path, tmp_path / "date=2026-11-18" / "part-0.parquet"])
-
-
-def test_a_set_of_npy_files_is_read_for_its_scores(tmp_path):
-    np.save(tmp_path / "features.npy", np.zeros((3, 2)))
-    np.save(tmp_path / "scores.npy", np.array([1.0, 2.0, 3.0]))
-    assert scores.threshold_and_rows(tmp_path, accept=0.5) == (2.0, 3)
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_errors_name_the_file_and_the_row(tmp_path, monkeypatch, ending):
-    monkeypatch.setattr(score_files, "ROWS_OF_BLOCK", 4)
-    for bad in (np.nan, np.inf, 1e200):
-        files = write_parts(tmp_path / f"{bad}", np.array([*range(9), bad]), [2], [ending])
-        with pytest.raises(
-            ValueError, match=rf"scores in .*part-1\.{ending} must be finite .*, got {re.escape(str(bad))} in row 7"
-        ):
-            scores.threshold_at(files)
-
-
-def test_wrong_paths_and_files_are_errors(tmp_path):
     np.save(tmp_path / "wide.npy", np.zeros((3, 2)))
-    np.save(tmp_path / "words.npy", np.array(["a"]))
-    np.savez(tmp_path / "other.npz", logits=np.zeros(3))
-    (tmp_path / "bad.csv").write_text("scores\n1\nx\n")
-    (tmp_path / "none.csv").write_text("scores\n")
-    (tmp_path / "x.txt").write_text("1")
-    (tmp_path / "empty").mkdir()
-    for name, error, message in [
-        ("wide.npy", ValueError, r"the scores in .*wide.npy must be 1-D \(n,\), got shape \(3, 2\)"),
-        ("words.npy", TypeError, r"the scores in .*words.npy must be numbers, got dtype <U1"),
-        ("other.npz", ValueError, r"other.npz must contain scores, got logits"),
-        ("bad.csv", ValueError, r"bad.csv must be a .csv file .*: the score in line 3 must be a number, got 'x'"),
-        ("none.csv", ValueError, r"scores_in must have at least one row, got none in .*none.csv"),
-        ("x.txt", ValueError, r"x.txt must end in .csv, .npy, .npz, .parquet, .arrow, .feather to be read for scores"),
-        ("gone.csv", FileNotFoundError, r"there is no file .*gone.csv"),
-        ("empty", FileNotFoundError, r"there are no files of scores in .*empty; supported endings: .csv"),
-        ("*.feather", FileNotFoundError, r"there are no files of scores in .*\*.feather"),
-    ]:
-        with pytest.raises(error, match=message):
-            scores.threshold_at(tmp_path / name)
-    with pytest.raises(ValueError, match="scores_in must be at least one path, got none"):
-        scores.threshold_at([])
-    with pytest.raises(FileNotFoundError, match=r"folder must be a folder for temporary files, got .*gone"):
-        scores.threshold_at(tmp_path / "none.csv", folder=tmp_path / "gone")
+    for paths, message in (
+        ([], "scores_in must be at least one path, got none"),
+        (tmp_path / "notes.txt", "must end in"),
+        (tmp_path / "wide.npy", r"must be 1-D \(n,\), got shape \(3, 2\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            scores.threshold_at(paths)
+
+
+@pytest.mark.parametrize(
+    ("ending", "bad"), [*((ending, np.nan) for ending in ENDINGS), ("npy", np.inf), ("csv", 1e200)]
+)
+def test_errors_name_the_file_and_the_row(tmp_path, ending, bad):
+    """The row is in the second block that is read."""
+    values = np.append(np.zeros(300_000), bad)
+    files = write_parts(tmp_path / "in", values, [2], [ending])
+    message = rf"scores in .*part-1\.{ending} must be finite .*, got {re.escape(str(bad))} in row 299998"
+    with pytest.raises(ValueError, match=message):
+        scores.threshold_at(files)
 
 
 def test_temporary_files_are_removed_after_an_error_too(tmp_path):
@@ -153,6 +134,8 @@ def test_temporary_files_are_removed_after_an_error_too(tmp_path):
     with pytest.raises(ValueError, match="finite"):
         scores.evaluate(files_in, files_out, folder=place)
     assert not list(place.iterdir())
+    with pytest.raises(FileNotFoundError, match=r"folder must be a folder for temporary files, got .*gone"):
+        scores.threshold_at(files_in, folder=tmp_path / "gone")
 
 
 def test_a_report_of_files_has_no_figure(tmp_path):

@@ -10,25 +10,12 @@ def images(rng):
     return Images(rng.integers(256, size=(10, 4, 4, 3), dtype=np.uint8), np.arange(10))
 
 
-@pytest.mark.parametrize("size", [1, 3, 10, 99])
-def test_batches_hold_all_rows_in_order(images, size):
-    pictures, labels = zip(*images.batches(size), strict=True)
-    np.testing.assert_array_equal(np.concatenate(pictures), images.stacked())
-    np.testing.assert_array_equal(np.concatenate(labels), images.labels)
-
-
 def test_taking_rows_takes_their_labels(images):
     rows = np.array([7, 2, 2])
     chosen = images.take(rows)
     np.testing.assert_array_equal(chosen.stacked(), images.stacked()[rows])
     assert chosen.labels.tolist() == [7, 2, 2]
     assert chosen.take(np.array([1])).labels.tolist() == [2]
-
-
-def test_images_of_several_sizes_are_rejected():
-    images = Images([np.zeros((4, 4, 3), np.uint8), np.zeros((5, 4, 3), np.uint8)])
-    with pytest.raises(ValueError, match=r"must have the same size, got \(4, 4, 3\) and \(5, 4, 3\)"):
-        list(images.batches(2))
 
 
 def test_an_augmented_image_is_a_crop_of_the_padded_image_or_of_its_mirror_image(rng):

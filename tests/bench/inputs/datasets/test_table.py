@@ -1,11 +1,13 @@
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.io import savemat
 
-from truing.bench.inputs.datasets.noise import NOISES
+from truing.bench.inputs.datasets.arrays import npz
+from truing.bench.inputs.datasets.cifar import cifar10_test
+from truing.bench.inputs.datasets.folders import class_folders, folder, imagenet
+from truing.bench.inputs.datasets.svhn import svhn
 from truing.bench.inputs.datasets.table import DATASETS, listing, load
 
 Image = pytest.importorskip("PIL.Image")
@@ -96,22 +98,68 @@ def test_the_listing_shows_the_state_of_every_set(tmp_path):
     assert f"  svhn: {DATASETS['svhn'].source}" in broken
 
 
-def test_an_empty_root_lists_every_set_as_missing_with_its_place():
-    lines = listing(Path("nowhere"))
-    for name, dataset in DATASETS.items():
-        assert re.search(rf"^{name} +{dataset.place} +missing$", lines, re.MULTILINE)
-        assert dataset.source in lines
-    for name in NOISES:
-        assert re.search(rf"^{name} +generated on demand$", lines, re.MULTILINE)
+BLACK = np.zeros((2, 4, 4, 3), np.uint8)
+DIGITS = np.zeros((32, 32, 3, 2), np.uint8)
 
 
-def test_a_folder_and_an_npz_load_by_their_paths(tmp_path):
-    write_all(tmp_path)
-    assert len(load(str(tmp_path / "SUN"), tmp_path)) == 1
-    np.savez(tmp_path / "x.npz", images=np.zeros((3, 4, 4, 3), np.uint8))
-    assert len(load(str(tmp_path / "x.npz"), tmp_path)) == 3
+def labelled(line):
+    """Return a function that writes one image and a file of labels."""
+    return lambda path: write(path / "val" / "a.png") or (path / "val.txt").write_text(f"a.png 1\n{line}\n")
 
 
-def test_an_unknown_name_is_rejected_with_the_valid_names(tmp_path):
-    with pytest.raises(ValueError, match=r"or one of cifar10-train, .*, got 'cifar11'"):
-        load("cifar11", tmp_path)
+def write(path, pixels=BLACK[0]):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+
+
+INVALID = [
+    (npz, "x.npz", lambda path: np.savez(path / "x", pictures=BLACK), "must contain images, got pictures"),
+    (
+        npz,
+        "x.npz",
+        lambda path: np.savez(path / "x", images=BLACK * 1.0),
+        r"of uint8 \(n, h, w, 3\), got float64",
+    ),
+    (npz, "x.npz", lambda path: np.savez(path / "x", images=BLACK.T), r"got uint8 \(3, 4, 4, 2\)"),
+    (npz, "x.npz", lambda path: np.savez(path / "x", images=BLACK, labels=np.zeros(2)), "integers as labels"),
+    (npz, "x.npz", lambda path: np.savez(path / "x", images=BLACK, labels=[1]), "pictures 2, labels 1"),
+    (cifar10_test, "", lambda path: None, r"there is no file .*test_batch\.bin$"),
+    (cifar10_test, "", lambda path: (path / "test_batch.bin").write_bytes(bytes(3074)), "must contain records of 3073"),
+    (
+        cifar10_test,
+        "",
+        lambda path: (path / "test_batch.bin").write_bytes(b"\x0b" + bytes(3072)),
+        "below 10, got 11",
+    ),
+    (svhn, "x.mat", lambda path: None, r"there is no file .*x\.mat"),
+    (svhn, "x.mat", lambda path: (path / "x.mat").write_bytes(b"MATLAB 5.0 MAT-file, cut"), r"x\.mat"),
+    (svhn, "x.mat", lambda path: savemat(path / "x.mat", {"Z": DIGITS}), "file of cropped digits, with X and y"),
+    (svhn, "x.mat", lambda path: savemat(path / "x.mat", {"X": DIGITS * 1.0, "y": [[1], [2]]}), "X of uint8"),
+    *(
+        (
+            svhn,
+            "x.mat",
+            lambda path, y=y: savemat(path / "x.mat", {"X": DIGITS, "y": y}),
+            "y must be whole numbers",
+        )
+        for y in ([[1], [11]], [[-1], [2]], [[0], [10]], [[1.5], [2]], [[np.nan], [1]])
+    ),
+    (folder, "gone", lambda path: None, "there is no folder .*gone"),
+    (folder, "", lambda path: None, r"must contain images \(\.bmp, .*got none"),
+    (
+        class_folders,
+        "",
+        lambda path: write(path / "b.png") or write(path / "n0" / "a.png"),
+        r"the image b\.png beside",
+    ),
+    *((imagenet, "val", labelled(line), r"val\.txt, line 2, must be") for line in ("490", "a.png 1000", "a.png -1")),
+    *((imagenet, "val", labelled(line), r"line 2, must name an image in") for line in ("../a.png 1", "/a.png 1")),
+    (imagenet, "val", labelled("b.png 2"), r"there is no file .*b\.png, which .*val\.txt names"),
+]
+
+
+@pytest.mark.parametrize(("read", "place", "make", "message"), INVALID)
+def test_an_invalid_file_is_an_error_that_names_it(tmp_path, read, place, make, message):
+    make(tmp_path)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        read(tmp_path / place)

@@ -34,11 +34,6 @@ def test_dropout_acts_only_in_training():
         assert torch.equal(network.eval()(images), network(images))
 
 
-def test_a_wide_network_accepts_images_of_36_pixels():
-    with torch.inference_mode():
-        assert WideResNet(10, 1).eval()(torch.zeros(2, 3, 36, 36)).shape == (2, 10)
-
-
 @pytest.mark.parametrize(("kind", "rest", "depth"), [(ResNet, 2, 21), (ProjectingResNet, 2, 21), (WideResNet, 4, 41)])
 def test_an_invalid_depth_is_rejected(kind, rest, depth):
     with pytest.raises(ValueError, match=rf"depth must be 6 n \+ {rest}, got {depth}"):

@@ -75,12 +75,6 @@ def test_a_checkpoint_of_another_network_is_rejected_and_changes_nothing(trained
     assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
 
 
-def test_an_error_lists_three_differences_and_counts_the_others(trained, tmp_path):
-    torch.save(trained.state_dict(), tmp_path / "net.pt")
-    with pytest.raises(ValueError, match=r"missing layer1\.3\.conv1\.weight \(16, 16, 3, 3\), .* and \d+ more"):
-        load_weights(ResNet(56), tmp_path / "net.pt")
-
-
 @pytest.mark.parametrize("kind", ["torch", "pickle", "text"])
 def test_a_pickle_is_not_executed_and_the_error_does_not_suggest_it(kind, tmp_path):
     content, path = {"model": Malice(tmp_path / "executed")}, tmp_path / "net.pt"
@@ -103,11 +97,6 @@ def test_a_damaged_file_is_named(name, content, tmp_path):
         load_weights(ResNet(20), tmp_path / name)
 
 
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"there is no file .*gone\.pt"):
-        load_weights(ResNet(20), tmp_path / "gone.pt")
-
-
 def test_a_checkpoint_must_contain_named_tensors(tmp_path):
     torch.save([torch.zeros(3)], tmp_path / "list.pt")
     with pytest.raises(ValueError, match="the file holds list, not named tensors"):
@@ -115,3 +104,5 @@ def test_a_checkpoint_must_contain_named_tensors(tmp_path):
     torch.save({7: torch.zeros(3)}, tmp_path / "net.pt")
     with pytest.raises(ValueError, match=r"net\.pt must be .*: the name of a tensor must be a string, got 7"):
         load_weights(ResNet(20), tmp_path / "net.pt")
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*gone\.pt"):
+        load_weights(ResNet(20), tmp_path / "gone.pt")
