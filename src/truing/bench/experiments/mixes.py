@@ -64,10 +64,6 @@ class Mix:
         learning, calibration, others = inside[:each], inside[each : 2 * each], inside[2 * each :]
         return self.take(learning, none), self.take(calibration, none), self.take(others, outside)
 
-    def first(self, rows_in: int, rows_out: int) -> "Mix":
-        """Return the first rows of each set."""
-        return self.take(np.arange(rows_in), np.arange(rows_out))
-
     def outputs(self) -> Outputs:
         """Return the features and logits of these rows."""
         return Outputs(self.features, self.logits)
