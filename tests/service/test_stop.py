@@ -12,6 +12,7 @@ from functools import partial
 from truing.service.store import Store
 
 from .replay import History
+from .running import SECONDS
 from .served import Client, create, inference, serving, together
 
 KINDS = ["window", "contrast"]
@@ -24,7 +25,7 @@ def send_batches(client: Client, name: str, prefix: str, learned: list[str], end
         try:
             reply = client.send("POST", f"/v2/models/{name}/infer", inference(batch))
         except (http.client.RemoteDisconnected, ConnectionError):  # Closed before any byte of an answer.
-            assert ends.wait(10)
+            assert ends.wait(SECONDS)
             return
         if reply.status == 503:
             assert reply.json["error"] == "the service is stopping"
