@@ -11,7 +11,7 @@ from truing.service.engine import Engine, Unavailable
 from truing.service.models import settings_of
 from truing.service.store import Store
 
-from .batches import CLASSES, FEATURES, batch, calibrate, learn
+from .batches import CLASSES, DETECTORS, FEATURES, batch, bits, calibrate, learn
 
 
 @pytest.fixture
@@ -19,6 +19,22 @@ def engine(tmp_path):
     engine = Engine("m", Store(tmp_path / "m.sqlite3", settings_of(FEATURES, CLASSES)))
     yield engine
     engine.close()
+
+
+@pytest.mark.parametrize("kind", DETECTORS)
+def test_a_reopened_engine_continues_with_the_same_bits(kind, tmp_path):
+    path = tmp_path / "m.sqlite3"
+    engine = Engine("m", Store(path, settings_of(FEATURES, CLASSES, **DETECTORS[kind])))
+    calibrate(engine)
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda name: learn(engine, name), range(40)))
+    before = bits(engine.contents.detector)
+    assert bits(engine.store.load().detector) == before  # Recovered from changes alone, without a snapshot.
+    engine.close()
+    again = Engine("m", Store(path))
+    assert bits(again.contents.detector) == before
+    assert again.status().batches == 40
+    again.close()
 
 
 def test_equal_ids_that_arrive_together_are_learned_once(engine):
