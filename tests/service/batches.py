@@ -1,6 +1,4 @@
-"""Batches by name, stores and engines on small directories, and detectors compared bit by bit."""
-
-from pathlib import Path
+"""Batches by name, kinds of detectors, and detectors compared bit by bit."""
 
 import numpy as np
 
@@ -8,8 +6,6 @@ import truing
 from truing.saved import as_arrays
 from truing.service.changes import calibration, learning
 from truing.service.engine import Answer, Engine
-from truing.service.models import settings_of
-from truing.service.store import Store
 
 FEATURES, CLASSES = 5, 3
 
@@ -24,6 +20,7 @@ DETECTORS = {
     "contrast": {"method": "contrast", "drift_alarm": 0.01},
 }
 REFERENCE_ROWS = 900
+FEW_REFERENCE_ROWS = 230  # A request with these rows is small.
 
 
 def batch(name: object, rows: int = 6, *, features: int = FEATURES, classes: int = CLASSES) -> truing.Outputs:
@@ -37,13 +34,6 @@ def batch(name: object, rows: int = 6, *, features: int = FEATURES, classes: int
 def far(rows: truing.Outputs) -> truing.Outputs:
     """Return out-of-distribution rows, with other features and logits of little confidence."""
     return truing.Outputs(rows.features + np.float32(2), rows.logits * np.float32(0.1))
-
-
-def opened(folder: Path, name: str = "m", **options) -> Engine:
-    """Return the engine of a model, which is created if it does not exist."""
-    path = folder / f"{name}.sqlite3"
-    store = Store(path) if path.exists() else Store(path, settings_of(FEATURES, CLASSES, **options))
-    return Engine(name, store)
 
 
 def calibrate(engine: Engine, rows: int = REFERENCE_ROWS) -> None:

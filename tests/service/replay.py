@@ -9,9 +9,10 @@ from typing import Any
 
 import truing
 from truing.decisions.thresholds import Rate
+from truing.service.store import Store
 from truing.stream import Answer, SolvedState, calibrated, learn_batches
 
-from .batches import batch
+from .batches import DETECTORS, FEW_REFERENCE_ROWS, batch, bits
 
 RATE = Rate("false_alarm", 0.05)
 
@@ -36,19 +37,33 @@ class History:
         for sequence, request_id in ids:
             assert self.ids.setdefault(sequence, request_id) == request_id, sequence
 
-    def replay(
-        self, options: Mapping[str, Any], reference_rows: int = 0, *, last: int | None = None
-    ) -> tuple[truing.Detector, dict[str, Answer]]:
-        """Return the detector after the `last` change, and the answer to every batch, given the batches by name."""
+    def check(self, path: Path, kind: str) -> dict[str, Answer]:
+        """Check that a database holds a state of this history, bit for bit, and the request ids of its batches.
+
+        Return the answers to these batches by name.
+        """
+        with closing(Store(path)) as store:
+            contents = store.load()
+            ids = {name for name in self.ids.values() if store.find(name) is not None}
+        names = {sequence: name for sequence, name in self.ids.items() if sequence <= contents.sequence}
+        assert len(set(names.values())) == len(names)  # No batch was learned twice.
+        assert ids == set(names.values())
+        counts = contents.sequence, contents.batches, contents.rows_learned
+        assert counts == (len(names) + 1, len(names), 6 * len(names))  # The first change is the reference.
+        detector, answers = self._replayed(DETECTORS[kind], contents.sequence)
+        assert bits(contents.detector) == bits(detector)
+        return answers
+
+    def _replayed(self, options: Mapping[str, Any], last: int) -> tuple[truing.Detector, dict[str, Answer]]:
+        """Return the detector after the `last` change, and the answer to every batch."""
         assert sorted(self.changes) == list(range(1, len(self.changes) + 1))
-        last = len(self.changes) if last is None else last
         solved = SolvedState(truing.Detector(**options).state)
         answers: dict[str, Answer] = {}
         for _, group in groupby(range(1, last + 1), key=lambda sequence: self.changes[sequence][0]):
             sequences = list(group)
             kinds = {self.changes[sequence][1] for sequence in sequences}
             if kinds == {"calibrate"}:
-                solved = SolvedState(calibrated(solved.state, batch("reference", reference_rows)))
+                solved = SolvedState(calibrated(solved.state, batch("reference", FEW_REFERENCE_ROWS)))
                 continue
             assert kinds == {"learn"}
             names = [self.ids[sequence] for sequence in sequences]

@@ -1,5 +1,6 @@
 """A service as a separate process, and requests to it."""
 
+import gzip
 import io
 import json
 import os
@@ -10,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +104,49 @@ class Running:
         """Return the log lines of an event. Every line of stderr must be a JSON object."""
         lines = [json.loads(line) for line in self.errors().splitlines()]
         return [line for line in lines if line["event"] == event]
+
+
+class Model:
+    """A new model of a running service."""
+
+    _numbers = count()
+
+    def __init__(self, service: Running, **options: Any) -> None:
+        self.service = service
+        self.name = f"model-{next(self._numbers)}"
+        options = {"features": FEATURES, "classes": CLASSES, **options}
+        assert self.request("PUT", json=options).status_code == 201
+
+    def request(self, method: str, path: str = "", **how: Any) -> httpx.Response:
+        return self.service.client.request(method, f"/models/{self.name}{path}", **how)
+
+    def post(self, rows: truing.Outputs, **more: Any) -> httpx.Response:
+        return self.service.client.post(f"/v2/models/{self.name}/infer", json=as_json(rows, **more))
+
+    def infer(self, rows: truing.Outputs, **more: Any) -> dict[str, np.ndarray]:
+        return from_json(self.post(rows, **more))
+
+    def infer_bytes(self, rows: truing.Outputs, *, is_compressed: bool) -> dict[str, np.ndarray]:
+        """Send and receive tensors as bytes."""
+        body, headers = as_binary(rows, parameters={"binary_data_output": True})
+        if is_compressed:
+            body, headers["Content-Encoding"] = gzip.compress(body), "gzip"
+        return from_binary(self.service.client.post(f"/v2/models/{self.name}/infer", content=body, headers=headers))
+
+    def calibrate(self, rows: truing.Outputs, **more: Any) -> dict[str, Any]:
+        response = self.request("PUT", "/reference", content=npz(rows, **more))
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    def moments(self) -> bytes:
+        return self.request("GET", "/moments").content
+
+    def status(self) -> dict[str, Any]:
+        return self.service.status(self.name)
+
+    def scores(self) -> np.ndarray:
+        """Return the scores of some rows that are not learned, which depend on the whole state."""
+        return self.infer(batch(9, seed=99), parameters={"learn": False})["scores"]
 
 
 def begin(state: Path, *options: str, sizes: tuple[int, int] | None = (FEATURES, CLASSES)) -> Running:

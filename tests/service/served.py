@@ -1,18 +1,16 @@
 """Clients that send a request again until it is answered, while the service is killed and restarted."""
 
 import http.client
-import io
 import json
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from . import running
-from .batches import CLASSES, FEATURES, batch
-from .running import SECONDS, Running
+from .batches import CLASSES, DETECTORS, FEATURES, FEW_REFERENCE_ROWS, batch
+from .running import SECONDS, Running, as_json, npz
 
 serving = partial(running.serving, sizes=None)
 BROKEN = (ConnectionError, http.client.HTTPException, TimeoutError)
@@ -86,33 +84,25 @@ class Ended(Exception):  # noqa: N818  # The end of a test, not an error.
     """The test has ended before the request was answered."""
 
 
-def create(client: Client, name: str, options: dict[str, Any], reference_rows: int = 0) -> None:
-    """Create a model, and give it a reference."""
-    reply = client.send("PUT", f"/models/{name}", {"features": FEATURES, "classes": CLASSES, **options})
-    assert reply.status == 201, reply
-    if reference_rows:
-        reference = batch("reference", reference_rows)
-        file = io.BytesIO()
-        np.savez(file, features=reference.features, logits=reference.logits)
-        reply = client.send("PUT", f"/models/{name}/reference", file.getvalue())
-        assert reply.status == 200, reply
+def create(client: Client, name: str, kind: str) -> None:
+    """Create a model with a kind of detector, and give it a reference."""
+    options = {"features": FEATURES, "classes": CLASSES, **DETECTORS[kind]}
+    assert client.send("PUT", f"/models/{name}", options).status == 201
+    reply = client.send("PUT", f"/models/{name}/reference", npz(batch("reference", FEW_REFERENCE_ROWS)))
+    assert reply.status == 200, reply
 
 
-def inference(name: str, *, learn: bool = True, rows: int = 6) -> dict[str, Any]:
+def inference(name: str, *, learn: bool = True) -> dict[str, Any]:
     """Return the request for the batch with this name. The name is the request id."""
-    outputs = batch(name, rows)
-    inputs = [
-        {"name": tensor, "shape": list(array.shape), "datatype": "FP32", "data": array.ravel().tolist()}
-        for tensor, array in (("features", outputs.features), ("logits", outputs.logits))
-    ]
-    return {"id": name, "inputs": inputs, "parameters": {"learn": learn}}
+    return as_json(batch(name), id=name, parameters={"learn": learn})
 
 
-def run_together(functions: Iterable[Any], ends: threading.Event) -> tuple[list[threading.Thread], list[BaseException]]:
-    """Run functions in threads. Return the threads, and a list that receives their errors; an error sets `ends`."""
+@contextmanager
+def together(functions: Iterable[Callable[[], None]], ends: threading.Event) -> Iterator[None]:
+    """Run functions in threads during a block, and set `ends` after it. No function may fail; a failure sets `ends`."""
     errors: list[BaseException] = []
 
-    def run(function: Any) -> None:
+    def run(function: Callable[[], None]) -> None:
         try:
             function()
         except Ended:
@@ -124,4 +114,10 @@ def run_together(functions: Iterable[Any], ends: threading.Event) -> tuple[list[
     threads = [threading.Thread(target=run, args=(function,), daemon=True) for function in functions]
     for thread in threads:
         thread.start()
-    return threads, errors
+    try:
+        yield
+    finally:
+        ends.set()
+    for thread in threads:
+        thread.join(SECONDS)
+    assert not errors, errors

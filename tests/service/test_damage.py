@@ -2,30 +2,187 @@
 
 import random
 import shutil
+import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
+from truing.service.changes import Change, Contents, learning
+from truing.service.engine import Engine
+from truing.service.models import settings_of
 from truing.service.store import Store
 
-from .damage import (
-    DAMAGES,
-    FRAME,
-    INDEX,
-    LAYOUTS,
-    LOG,
-    LOG_HEADER,
-    MAIN,
-    Database,
-    Files,
-    build,
-    fingerprint,
-    with_old_page,
-)
+from .batches import CLASSES, DETECTORS, FEATURES, batch, bits, calibrate
+
+MAIN, LOG, INDEX = "m.sqlite3", "m.sqlite3-wal", "m.sqlite3-shm"
+PAGE, FRAME, LOG_HEADER, FRAME_HEADER = 8192, 8216, 32, 24
+
+Files = dict[str, bytes]
+
+
+def fingerprint(contents: Contents) -> tuple[Any, ...]:
+    """Return everything that a state contains, to compare states."""
+    rate = contents.rate.name, contents.rate.value
+    return bits(contents.detector), rate, contents.rows_learned, contents.batches
+
+
+@dataclass
+class Database:
+    """The files of a database, and its true history: the state and the request ids by sequence number."""
+
+    files: Files = field(default_factory=dict)
+    states: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    ids: dict[int, frozenset[str]] = field(default_factory=dict)
+
+    @property
+    def newest(self) -> int:
+        return max(self.states)
+
+    @property
+    def all_ids(self) -> frozenset[str]:
+        return frozenset().union(*self.ids.values())
+
+
+class Writer:
+    """An engine, and a record of its states and changes."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self.path = folder / MAIN
+        self.database = Database()
+        store = Store(self.path, settings_of(FEATURES, CLASSES, **DETECTORS[kind]))
+        self.engine = Engine("m", store, listeners=[lambda event: self._record()])
+        self._ids: frozenset[str] = frozenset()
+        self._record()
+        calibrate(self.engine, 230)
+
+    def learn(self, *names: str) -> None:
+        """Learn batches, which the engine may commit together."""
+        first = self.engine.contents.sequence + 1
+        for future in [self.engine.submit(learning(batch(name), name)) for name in names]:
+            future.result(60)
+        for sequence, name in enumerate(names, start=first):
+            self._ids = self.database.ids[sequence] = self._ids | {name}
+
+    def change(self, kind: str, value: Any = None) -> None:
+        self.engine.submit(Change(kind, value)).result(60)
+        if kind in ("reset", "restore"):
+            self._ids = self.database.ids[value or 0]
+        self.database.ids[self.engine.contents.sequence] = self._ids
+
+    def snapshot(self) -> None:
+        self.engine.snapshot().result(60)
+
+    def checkpoint(self) -> None:
+        """Copy the pages of the write-ahead log to the database. The log stays as it is until the next commit."""
+        with closing(sqlite3.connect(self.path)) as connection:
+            busy, pages, copied = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            assert not busy
+            assert pages == copied > 0
+
+    def _record(self) -> None:
+        contents = self.engine.contents
+        self.database.states.setdefault(contents.sequence, fingerprint(contents))
+        self.database.ids.setdefault(contents.sequence, self._ids)
+
+
+# Where the pages of a database are: only in the log, in both files, in both files with a reused log, or in one file.
+LAYOUTS: dict[str, list[str]] = {
+    "log": [],
+    "checkpointed": ["checkpoint"],
+    "log used again": ["checkpoint", "learn"],
+    "checkpointed twice": ["checkpoint", "learn", "checkpoint"],
+    "closed": ["close"],
+}
+
+
+def build(folder: Path, kind: str, layout: str, *, batches: int = 6) -> Database:
+    """Return a database of a kind of detector, as a crash would leave it. `batches` follow its last snapshot."""
+    writer = Writer(folder, kind)
+    writer.learn("a")
+    writer.learn("b", "c", "d")
+    writer.snapshot()
+    writer.change("rate", ("accept", 0.9))
+    writer.learn("e", "f")
+    writer.snapshot()
+    writer.change("restore", 5)
+    writer.learn("g")
+    writer.change("reset")
+    writer.learn("h", "i")
+    writer.snapshot()
+    for number in range(batches):
+        writer.learn(f"j{number}")
+    for step in LAYOUTS[layout]:
+        if step == "checkpoint":
+            writer.checkpoint()
+        elif step == "close":
+            writer.engine.close()
+        else:
+            for name in "opqrs":
+                writer.learn(name)
+    writer.database.files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    writer.engine.close()
+    return writer.database
+
+
+def flipped(data: bytes, rng: random.Random, *, within: int | None = None) -> bytes:
+    bit = rng.randrange(8 * min(len(data), within or len(data)))
+    damaged = bytearray(data)
+    damaged[bit // 8] ^= 1 << bit % 8
+    return bytes(damaged)
+
+
+def cut(data: bytes, rng: random.Random, unit: int = 1) -> bytes:
+    return data[: unit * rng.randrange(len(data) // unit)]
+
+
+def zeroed(data: bytes, rng: random.Random) -> bytes:
+    start = PAGE * rng.randrange(len(data) // PAGE)
+    return data[:start] + bytes(PAGE) + data[start + PAGE :]
+
+
+def swapped(data: bytes, rng: random.Random) -> bytes:
+    pages = [data[start : start + PAGE] for start in range(0, len(data), PAGE)]
+    one, other = rng.sample(range(len(pages)), 2)
+    pages[one], pages[other] = pages[other], pages[one]
+    return b"".join(pages)
+
+
+def without_last_frames(data: bytes, rng: random.Random) -> bytes:
+    return data[: LOG_HEADER + FRAME * rng.randrange((len(data) - LOG_HEADER) // FRAME)]
+
+
+# Damage to one file. Only damage to the log may lead to an earlier state.
+DAMAGES: dict[str, tuple[str, Callable[[bytes, random.Random], bytes]]] = {
+    "a flipped bit": (MAIN, flipped),
+    "a flipped bit in the schema": (MAIN, lambda data, rng: flipped(data, rng, within=PAGE)),
+    "a cut file": (MAIN, cut),
+    "missing pages": (MAIN, lambda data, rng: cut(data, rng, PAGE)),
+    "a page of zeros": (MAIN, zeroed),
+    "swapped pages": (MAIN, swapped),
+    "a flipped bit in the log": (LOG, flipped),
+    "a flipped bit in the header of the log": (LOG, lambda data, rng: flipped(data, rng, within=LOG_HEADER)),
+    "a cut log": (LOG, cut),
+    "missing frames": (LOG, without_last_frames),
+    "zeros in the log": (LOG, zeroed),
+    "an empty log": (LOG, lambda data, rng: b""),
+    "a flipped bit in the index": (INDEX, flipped),
+    "a cut index": (INDEX, cut),
+}
+
+
+def with_old_page(files: Files, rng: random.Random) -> Files:
+    """Replace a page of the database by an earlier version from the log, as if a write had been lost."""
+    frames = [files[LOG][start : start + FRAME] for start in range(LOG_HEADER, len(files[LOG]) - FRAME + 1, FRAME)]
+    frame = rng.choice(frames)
+    start = PAGE * (int.from_bytes(frame[:4]) - 1)
+    main = files[MAIN].ljust(start + PAGE, b"\0")
+    return files | {MAIN: main[:start] + frame[FRAME_HEADER:] + main[start + PAGE :]}
 
 
 @pytest.fixture

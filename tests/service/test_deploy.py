@@ -8,15 +8,10 @@ import sys
 
 import pytest
 
-from truing.service.history import History
-from truing.service.models import Models
-
 from ..conftest import ROOT
-from .batches import CLASSES, FEATURES, calibrate, learn
+from . import running
 
 parser = pytest.importorskip("prometheus_client.parser", reason="needs prometheus-client: pip install '.[serve]'")
-from truing.service.metrics import Metrics  # noqa: E402
-
 yaml = pytest.importorskip("yaml", reason="needs PyYAML: pip install '.[dev]'")
 DEPLOY = ROOT / "deploy"
 BOARD = json.loads((DEPLOY / "grafana.json").read_text())
@@ -29,21 +24,11 @@ OF_PROMETHEUS = {"instance"}  # Prometheus adds this label to every sample.
 @pytest.fixture(scope="module")
 def labels(tmp_path_factory):
     """The labels of the samples of a service that has learned a batch and answered a request, by name."""
-    histories: dict[str, History] = {}
-    metrics = Metrics()
-
-    def listeners(name):
-        histories[name] = History()
-        return [metrics.listener(name), histories[name].record]
-
-    models = Models(tmp_path_factory.mktemp("state"), listeners=listeners)
-    model, _ = models.create("m", {"features": FEATURES, "classes": CLASSES})
-    calibrate(model.running())
-    learn(model.running(), "one")
-    metrics.observe(models, histories)
-    metrics.watch("m", "POST", "/v2/models/{name}/infer", 200, 0.1)
-    text = metrics.text().decode()
-    models.close()
+    with running.serving(tmp_path_factory.mktemp("labels") / "state", "--method", "dlr") as service:
+        model = running.Model(service, method="dlr", drift_alarm=0.01)
+        model.calibrate(running.batch(60))
+        model.infer(running.batch(20))
+        text = service.client.get("/metrics").text
     samples: dict[str, set[str]] = {}
     for family in parser.text_string_to_metric_families(text):
         for sample in family.samples:
@@ -67,20 +52,6 @@ def test_every_query_uses_metrics_and_labels_of_the_service(labels, query):
     assert metrics
     for name, selector in metrics:
         assert {*re.findall(r"\w+", selector), *grouped} <= labels[name] | OF_PROMETHEUS, name
-
-
-def test_the_pod_mounts_existing_volumes_and_keeps_the_token_out_of_run():
-    _, stateful_set = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
-    pod = stateful_set["spec"]["template"]["spec"]
-    [container] = pod["containers"]
-    claims = {claim["metadata"]["name"] for claim in stateful_set["spec"]["volumeClaimTemplates"]}
-    secrets = {volume["name"] for volume in pod["volumes"] if "secret" in volume}
-    paths = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
-    assert set(paths) == {volume["name"] for volume in pod["volumes"]} | claims
-    assert [path for path in paths.values() if re.match(r"(/var)?/run\b", path)] == []
-    assert all(f'"{paths[name]}/token"' in (DEPLOY / "Dockerfile").read_text() for name in secrets)
-    assert re.search(r":[\w.]+$", container["image"])
-    assert not container["image"].endswith(":latest")
 
 
 def test_systemd_accepts_the_unit_and_finds_it_well_protected(tmp_path):

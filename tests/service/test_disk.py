@@ -7,19 +7,16 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from truing.service.store import Store
-
-from .batches import DETECTORS, bits
 from .replay import History
 from .running import Running
 from .served import Client, create, inference, serving
 
-REFERENCE_ROWS = 30
+KIND = "dlr"
 
 
 @pytest.fixture
@@ -32,11 +29,6 @@ def small_disk(tmp_path) -> Iterator[Path]:
         pytest.skip("needs the right to mount a small file system")
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def metric(client: Client, name: str) -> float:
-    text = client.send("GET", "/metrics").body.decode()
-    return float(re.search(rf'^{name}{{model="m"}} (\S+)$', text, re.MULTILINE)[1])
 
 
 def learn(client: Client, name: str) -> int:
@@ -53,7 +45,7 @@ def learn_until_refused(client: Client, learned: list[str]) -> str:
     pytest.fail("the disk never failed")
 
 
-def check_refusals(client: Client, state: Path, refused: str) -> None:
+def check_refusals(server: Running, client: Client, refused: str) -> None:
     """Check all that a service with a failing disk answers. No answer is a 500, and none has a path."""
     replies = [
         client.send("POST", "/v2/models/m/infer", inference(refused)),
@@ -65,16 +57,16 @@ def check_refusals(client: Client, state: Path, refused: str) -> None:
     for reply in replies:
         assert reply.status == 503, reply
         assert re.search("full|disk", reply.json["error"]), reply
-        assert str(state) not in reply.json["error"]
+        assert str(server.state) not in reply.json["error"]
     assert client.send("GET", "/v2/health/live").status == 200
     scored = client.send("POST", "/v2/models/m/infer", inference("scored", learn=False))
     assert scored.status == 200
     status = client.send("GET", "/models/m").json
     assert status["problem"]
     assert status["snapshot_error"]
-    assert metric(client, "truing_ready") == 0
-    assert metric(client, "truing_write_failures_total") >= 1
-    assert metric(client, "truing_snapshot_failures_total") == 1
+    assert server.metric("truing_ready", "m") == 0
+    assert server.metric("truing_write_failures_total", "m") >= 1
+    assert server.metric("truing_snapshot_failures_total", "m") == 1
 
 
 def check_recovery(client: Client, learned: list[str], refused: str) -> None:
@@ -95,21 +87,18 @@ def check_recovery(client: Client, learned: list[str], refused: str) -> None:
 def check_state(state: Path, learned: list[str], history: History) -> None:
     """Check that the database of a closed model holds each of these batches once, bit for bit."""
     history.read(state / "m.sqlite3")
-    assert list(history.ids.values()) == learned
-    detector, _ = history.replay(DETECTORS["dlr"], REFERENCE_ROWS)
-    with closing(Store(state / "m.sqlite3")) as store:
-        assert bits(store.load().detector) == bits(detector)
+    assert list(history.check(state / "m.sqlite3", KIND)) == learned
 
 
 def survive(server: Running, fails: Callable[[], object], works: Callable[[], object]) -> None:
     """Let a disk fail and work again under a server."""
     client, learned, history = Client(server), list[str](), History()
-    create(client, "m", DETECTORS["dlr"], REFERENCE_ROWS)
+    create(client, "m", KIND)
     assert learn(client, "first") == 200
     learned.append("first")
     fails()
     refused = learn_until_refused(client, learned)
-    check_refusals(client, server.state, refused)
+    check_refusals(server, client, refused)
     works()
     check_recovery(client, learned, refused)
     history.read(server.state / "m.sqlite3")
@@ -145,7 +134,7 @@ def test_a_service_survives_a_disk_that_fails(tmp_path):
 def test_a_full_disk_refuses_a_new_model_and_a_backup_and_leaves_no_files(small_disk):
     with serving(small_disk / "state") as server:
         client = Client(server)
-        create(client, "m", {"method": "dlr"}, REFERENCE_ROWS)
+        create(client, "m", KIND)
         assert learn(client, "first") == 200
         fill(small_disk / "filler")
         files = {path.name for path in server.state.iterdir()}
@@ -162,20 +151,15 @@ def test_a_service_that_stops_on_a_full_disk_loses_nothing_and_says_why_it_does_
     learned, history, filler = ["first"], History(), small_disk / "filler"
     with serving(small_disk / "state") as server:
         client = Client(server)
-        create(client, "m", DETECTORS["dlr"], REFERENCE_ROWS)
+        create(client, "m", KIND)
         assert learn(client, "first") == 200
         fill(filler)
         learn_until_refused(client, learned)
         assert server.stop() == 0
         fill(filler)  # Closing has removed the write-ahead log.
-        assert "disk is full" in refusal_to_start(server)
+        server.launch()
+        assert server.process.wait(60) != 0
+        server.process.stdout.close()
+        assert "disk is full" in server.errors()
     filler.unlink()
     check_state(server.state, learned, history)
-
-
-def refusal_to_start(server: Running) -> str:
-    """Start a server that cannot start, and return what it says."""
-    server.launch()
-    assert server.process.wait(60) != 0
-    server.process.stdout.close()
-    return server.log.read_text()

@@ -104,22 +104,15 @@ cases = st.one_of([SCHEMA.as_strategy(generation_mode=mode) for mode in Generati
 unhurried = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
-def check_case(service: Fuzzed, case) -> None:
-    response = case.call(base_url=service.running.url, session=service.session)
-    service.check(response.status_code, response.content)
+@pytest.mark.parametrize("examples", [30, pytest.param(800, marks=pytest.mark.slow)])
+def test_no_request_within_or_outside_the_openapi_document_causes_a_server_error(service, examples):
+    @settings(unhurried, max_examples=examples, derandomize=examples == 30)
+    @given(case=cases)
+    def check(case) -> None:
+        response = case.call(base_url=service.running.url, session=service.session)
+        service.check(response.status_code, response.content)
 
-
-@settings(unhurried, max_examples=30)
-@given(case=cases)
-def test_no_request_within_or_outside_the_openapi_document_causes_a_server_error(service, case):
-    check_case(service, case)
-
-
-@pytest.mark.slow
-@settings(unhurried, max_examples=800, derandomize=False)
-@given(case=cases)
-def test_none_of_800_requests_causes_a_server_error(service, case):
-    check_case(service, case)
+    check()
 
 
 VALID, HEADERS = as_binary(batch(4), parameters={"learn": False})

@@ -2,6 +2,8 @@
 
 import json
 import math
+import time
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -13,6 +15,8 @@ from truing.decisions.thresholds import Rate, out_share_at_least
 from truing.service.changes import Contents, applied, calibration, learn, learning
 from truing.service.engine import Answer, Event, Status
 from truing.service.history import COUNTS, LATENCY_EDGES, SPANS, STARTS_AFRESH, WINDOW, History
+from truing.service.live import sampling
+from truing.service.models import Models
 from truing.stream import SolvedState
 
 START = 1_700_000_000.0
@@ -66,12 +70,12 @@ def happenings(draw):
     step = draw(st.sampled_from([0.2, 3.0, 400.0, 40_000.0]))
     times = START + np.cumsum(rng.exponential(step, size=len(kinds)))
     made = []
-    for kind, time in zip(kinds, times.tolist(), strict=True):
+    for kind, at in zip(kinds, times.tolist(), strict=True):
         if kind in ("ok", "error"):
-            made.append((time, 200 if kind == "ok" else 400, float(10 ** rng.uniform(-5, 3))))
+            made.append((at, 200 if kind == "ok" else 400, float(10 ** rng.uniform(-5, 3))))
         else:
             name = "repeated" if kind == "repeated" else "learned"
-            made.append(event(rng, time, rows=int(rng.integers(1, 50)), kind=name, is_decided=kind == "decided"))
+            made.append(event(rng, at, rows=int(rng.integers(1, 50)), kind=name, is_decided=kind == "decided"))
     return made
 
 
@@ -96,8 +100,8 @@ def test_counts_over_time_equal_sums_over_a_list_of_events(span, happened):
     counted = [add(history, happening) for happening in happened]
     now = counted[-1][0]
     sums = {}
-    for time, counts in counted:
-        start = math.floor(time / seconds) * seconds
+    for at, counts in counted:
+        start = math.floor(at / seconds) * seconds
         if counts is not None and start > (math.floor(now / seconds) - length) * seconds:
             sums.setdefault(start, dict.fromkeys(COUNTS, 0))
             sums[start] = {name: sums[start][name] + counts.get(name, 0) for name in COUNTS}
@@ -207,10 +211,7 @@ def test_the_history_shows_the_evidence_of_drift_and_after_an_alarm_the_changes(
     np.testing.assert_allclose(evidence[1:], np.log10(capitals), rtol=1e-5)
 
 
-NUMBERS = ["{:,.10g}", "{:.0e}"]
-
-
-@pytest.mark.parametrize("form", NUMBERS)
+@pytest.mark.parametrize("form", ["{:,.10g}", "{:.0e}"])
 def test_notes_that_differ_only_in_numbers_are_counted_together_and_the_latest_comes_first(rng, form):
     history = History()
     for second, number in enumerate([3, 0.25, 1_234_567, 1e-7]):
@@ -221,3 +222,28 @@ def test_notes_that_differ_only_in_numbers_are_counted_together_and_the_latest_c
         {"text": "other rows", "times": 5, "last": START + 9},
         {"text": text, "times": 4, "last": START + 3},
     ]
+
+
+class Failing(History):
+    """A history that cannot be sampled."""
+
+    samples = 0
+
+    def sample(self, status, contents, *, now):
+        self.samples += 1
+        raise ValueError("of this test")
+
+
+def test_a_failing_sample_is_logged_once_and_does_not_affect_other_models(tmp_path, caplog, rng):
+    histories = {"good": History(), "failing": Failing()}
+    models = Models(tmp_path, listeners=lambda name: [histories[name].record])
+    with closing(models), sampling(models, histories):
+        for name in histories:
+            models.create(name, {"features": 4, "classes": 3, "method": "dlr"})
+        models.find("good").running().submit(learning(outputs(rng, 30))).result()
+        until = time.monotonic() + 30
+        while histories["good"].current(now=time.time()).get("rows") != 30 or histories["failing"].samples < 2:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+    lines = [record.fields for record in caplog.records if "cannot sample" in record.message]
+    assert lines == [{"model": "failing", "error": "of this test"}]

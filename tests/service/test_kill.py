@@ -8,17 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from truing.service.store import Store
-
-from .batches import DETECTORS, bits
 from .replay import History
 from .running import Running
-from .served import Client, create, inference, run_together, serving
+from .served import Client, Reply, create, inference, serving, together
 
-REFERENCE_ROWS = 230
+KILLS = 5
 CLIENTS = 2  # For each model.
 BRIEF = "brief"  # The model that is created and deleted again and again.
 
@@ -46,6 +44,13 @@ class Load:
         learning = [partial(self.learn, model, number) for model in self.models for number in range(CLIENTS)]
         return [*learning, self.score, self.create_and_delete, *([self.take_snapshots] if with_snapshots else [])]
 
+    def write(self, client: Client, *request: Any, **options: Any) -> Reply:
+        """Send a request that writes a model or a snapshot."""
+        self.is_writing.set()
+        reply = client.insist(*request, ends=self.ends, **options)
+        self.is_writing.clear()
+        return reply
+
     def learn(self, model: Model, number: int) -> None:
         """Send batches. Send a batch again, with the same id, until it is answered."""
         client, count = Client(self.server), 0
@@ -72,9 +77,7 @@ class Load:
         while not self.ends.wait(0.03):
             for model in self.models:
                 read = partial(model.history.read, self.server.state / f"{model.name}.sqlite3")
-                self.is_writing.set()
-                reply = client.insist("POST", f"/models/{model.name}/snapshots", ends=self.ends, before=read)
-                self.is_writing.clear()
+                reply = self.write(client, "POST", f"/models/{model.name}/snapshots", before=read)
                 assert reply.status == 200, reply
 
     def create_and_delete(self) -> None:
@@ -82,9 +85,7 @@ class Load:
         client, generation = Client(self.server), 0
         path = f"/models/{BRIEF}"
         while not self.ends.wait(0.01):
-            self.is_writing.set()
-            reply = client.insist("PUT", path, {"features": 5, "classes": 3, "method": "dlr"}, ends=self.ends)
-            self.is_writing.clear()
+            reply = self.write(client, "PUT", path, {"features": 5, "classes": 3, "method": "dlr"})
             assert reply.status in (200, 201), reply
             for number in range(3):
                 body = inference(f"{generation}-{number}")
@@ -92,9 +93,7 @@ class Load:
                 assert reply.status == 200, reply
             status = client.insist("GET", path, ends=self.ends).json
             assert (status["batches"], status["rows"], status["sequence"]) == (3, 18, 3)
-            self.is_writing.set()
-            reply = client.insist("DELETE", path, ends=self.ends)
-            self.is_writing.clear()
+            reply = self.write(client, "DELETE", path)
             assert reply.status in (200, 404), reply  # 404: deleted before the answer was lost.
             assert client.insist("GET", path, ends=self.ends).status == 404
             generation += 1
@@ -126,45 +125,27 @@ def check(model: Model, folder: Path) -> None:
     """Compare a recovered model with the acknowledged batches and with a replay of its history."""
     path = folder / f"{model.name}.sqlite3"
     model.history.read(path)
-    learned = list(model.history.ids.values())
-    assert len(set(learned)) == len(learned)  # No batch was learned twice.
-    assert set(model.answers) <= set(learned)  # No acknowledged batch was lost.
-    detector, answers = model.history.replay(DETECTORS[model.kind], REFERENCE_ROWS)
-    store = Store(path)
-    contents = store.load()
-    assert bits(contents.detector) == bits(detector)
-    assert (contents.batches, contents.rows_learned) == (len(learned), 6 * len(learned))
-    assert contents.sequence == len(learned) + 1
-    assert all(store.find(name) is not None for name in learned)
-    store.close()
+    expected = model.history.check(path, model.kind)
+    assert set(model.answers) <= set(expected)  # No acknowledged batch was lost.
     for name, answer in model.answers.items():
         if not answer["parameters"]["repeated"]:
             outputs = {output["name"]: output["data"] for output in answer["outputs"]}
-            assert outputs["scores"] == answers[name].scores.tolist()
-            assert outputs["p_values"] == answers[name].decision.p_values.tolist()
-
-
-def survive(state: Path, kinds: list[str], kills: int, seed: int, *, with_snapshots: bool) -> None:
-    """Kill a server under load, and check every model afterwards."""
-    models = [Model(f"m-{kind}", kind) for kind in kinds]
-    with serving(state) as server:
-        for model in models:
-            create(Client(server), model.name, DETECTORS[model.kind], REFERENCE_ROWS)
-        load = Load(server, models)
-        threads, errors = run_together(load.clients(with_snapshots=with_snapshots), load.ends)
-        kill_repeatedly(load, kills, random.Random(seed))
-        time.sleep(0.2)
-        load.ends.set()
-        for thread in threads:
-            thread.join(60)
-        assert not errors, errors
-        server.kill()
-    shutil.copytree(state, state.with_name("copy"))
-    for model in models:
-        assert len(model.answers) >= kills
-        check(model, state.with_name("copy"))
+            assert outputs["scores"] == expected[name].scores.tolist()
+            assert outputs["p_values"] == expected[name].decision.p_values.tolist()
 
 
 @pytest.mark.parametrize("with_snapshots", [False, True])
 def test_five_kills_under_load_lose_and_repeat_no_batch(tmp_path, with_snapshots):
-    survive(tmp_path / "state", ["dlr", "window", "contrast"], 5, with_snapshots, with_snapshots=with_snapshots)
+    models = [Model(f"m-{kind}", kind) for kind in ("dlr", "window", "contrast")]
+    with serving(tmp_path / "state") as server:
+        for model in models:
+            create(Client(server), model.name, model.kind)
+        load = Load(server, models)
+        with together(load.clients(with_snapshots=with_snapshots), load.ends):
+            kill_repeatedly(load, KILLS, random.Random(with_snapshots))
+            while not load.ends.wait(0.2) and any(len(model.answers) < KILLS for model in models):
+                pass
+        server.kill()
+    shutil.copytree(tmp_path / "state", tmp_path / "copy")
+    for model in models:
+        check(model, tmp_path / "copy")

@@ -17,14 +17,6 @@ def models(tmp_path):
     models.close()
 
 
-def test_an_invalid_model_leaves_no_file(models):
-    before = sorted(models.folder.iterdir())
-    for name, options in (("m", {}), ("m", OPTIONS | {"keep": 7}), ("../m", OPTIONS), (".m", OPTIONS)):
-        with pytest.raises(ValueError, match=r"must|missing"):
-            models.create(name, options)
-    assert (sorted(models.folder.iterdir()), len(models)) == (before, 0)
-
-
 def test_files_left_by_a_crash_are_removed(models):
     models.create("m", OPTIONS)
     models.close()

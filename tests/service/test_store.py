@@ -81,24 +81,11 @@ def test_a_damaged_newest_snapshot_is_replaced_by_the_one_before_and_its_changes
     again.close()
 
 
-def test_request_ids_survive_snapshots_and_are_forgotten_by_a_reset(tmp_path):
-    store = created(tmp_path)
-    history = filled(store, snapshots_after=(0, 1, 2, 3))
-    digests = {name: Encoded.of(learning(batch(name))).digest for group in GROUPS for name in group}
-    assert {name: store.find(name) for name in digests} == digests
-    assert store.find("z") is None
-    store.append([Encoded.of(Change("reset"))], history[-1].sequence + 1)
-    assert [store.find(name) for name in digests] == [None] * len(digests)
-    store.close()
-
-
 def test_a_failed_commit_changes_nothing(tmp_path):
     store = created(tmp_path)
     before = committed(store, store.load(), ["a"])
     with pytest.raises(sqlite3.IntegrityError):
-        committed(
-            store, replace(before, sequence=-1), ["b", "c"]
-        )  # The second of these numbers is new, the first is not.
+        committed(store, replace(before, sequence=-1), ["b", "c"])  # The number of `c` is used already.
     assert same(store.load(), before)
     assert store.find("b") is None
     store.close()
