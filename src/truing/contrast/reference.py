@@ -165,7 +165,7 @@ def _leading_components(features: Floats, components: int) -> Floats:
         if len(features) < d:
             basis: Floats = np.linalg.svd(features, full_matrices=False)[2][:components].T
             return basis
-        return np.asarray(_linalg.eigh(features.T @ features, subset_by_index=(d - components, d - 1))[1])
+        return _linalg.leading_eigenvectors(features.T @ features, components)[1]
 
 
 def check_distinct(outputs: Outputs, reference: Outputs, name: str = "reference") -> None:

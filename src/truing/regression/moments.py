@@ -492,8 +492,7 @@ def _leading_eigenvectors(square: Floats, k: int) -> tuple[Floats, Floats]:
         leading = _by_lanczos(square, k)
         if leading is not None:
             return leading
-    values, vectors = _linalg.eigh(square, subset_by_index=(d - k, d - 1))
-    return values, vectors
+    return _linalg.leading_eigenvectors(square, k)
 
 
 def _by_lanczos(square: Floats, k: int) -> tuple[Floats, Floats] | None:
