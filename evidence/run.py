@@ -76,7 +76,7 @@ def main() -> None:
     if now is None or now.endswith("-dirty"):
         raise SystemExit(f"commit all changes of src, evidence and perf first: the measured commit is {now}")
     if args.again:
-        for path in [*RESULTS.rglob("*.jsonl"), ROOT / "perf" / "rows.jsonl"]:
+        for path in [*RESULTS.glob("*.jsonl"), *(RESULTS / "rows").rglob("*.jsonl"), ROOT / "perf" / "rows.jsonl"]:
             path.unlink(missing_ok=True)
     chosen = args.only or names
     LOGS.mkdir(parents=True, exist_ok=True)
