@@ -2,7 +2,6 @@
 
 import errno
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,9 @@ import pytest
 
 import truing
 from truing.data.drafts import check_named, check_readable, check_writable, replacing
+
+resource = pytest.importorskip("resource", reason="Windows has no fork, no pipes in folders and no limit on files")
+needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="handles are resolved with /proc")
 
 ONE_THREAD = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # Forking needs one thread.
 OUTPUTS = truing.Outputs(np.arange(12.0).reshape(6, 2))
@@ -110,6 +112,7 @@ def test_many_writers_to_one_file_all_succeed(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["target.bin"]
 
 
+@needs_proc
 def test_the_folder_is_synced_after_the_rename(tmp_path, monkeypatch):
     synced = []
     sync = os.fsync
@@ -126,6 +129,7 @@ def test_the_folder_is_synced_after_the_rename(tmp_path, monkeypatch):
     assert folder == (tmp_path, True)
 
 
+@needs_proc
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP])
 def test_a_folder_that_cannot_be_synced_is_not_an_error(tmp_path, monkeypatch, code):
     sync = os.fsync

@@ -15,6 +15,8 @@ import truing
 
 from .files import contents, written
 
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no signals of this kind")
+
 ENVIRONMENT = {
     **os.environ,
     "OPENBLAS_NUM_THREADS": "1",
