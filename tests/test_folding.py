@@ -88,7 +88,7 @@ def test_an_exported_base_score_equals_the_base_score(rng, name, classes, temper
         (truing.fit_direct, {"intercept": False}),
         (truing.fit_robust, {}),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_in_float32_a_folded_fit_scores_as_the_fit_does(rows, reference, method, options):
     if method is truing.fit_contrast:
