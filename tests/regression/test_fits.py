@@ -232,6 +232,13 @@ def test_components_of_rows_in_several_blocks_are_the_components_of_all_rows(rng
     np.testing.assert_allclose(rows @ coef + constant, centred @ coef + fit.intercept, atol=1e-8)
 
 
+@pytest.mark.parametrize(("columns", "components"), [(64, 3), (128, 16), (256, 1)])
+def test_components_of_equally_frequent_categories_are_all_used(rng, columns, components):
+    """All variances are equal. LAPACK's routine for some eigenvectors returns too few of them, or none."""
+    features = np.eye(columns)[np.repeat(np.arange(columns), 7)]
+    assert truing.fit_direct(features, rng.normal(size=len(features)), components=components).rank == components
+
+
 def test_too_many_components_or_too_small_a_share_to_keep_is_rejected():
     for fit in (truing.fit_direct, truing.fit_robust):
         with pytest.raises(ValueError, match="components must be at most 3 for features of shape"):
