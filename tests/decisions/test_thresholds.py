@@ -33,6 +33,14 @@ def test_the_threshold_is_the_largest_that_accepts_the_share(scores_in, accept):
     assert np.mean(~truing.is_out(scores_in, threshold)) >= accept - 1e-9
 
 
+@pytest.mark.parametrize(("rows", "refused"), [(3, 1 / 4), (20, 2 / 21), (150, 8 / 151)])
+def test_accepting_95_percent_refuses_a_larger_share_of_new_rows(rows, refused):
+    """A new row is equally likely to have any rank among the reference rows."""
+    ranks = np.arange(rows + 1.0)
+    thresholds = [truing.threshold_at(np.delete(ranks, place), accept=0.95) for place in range(rows + 1)]
+    assert np.mean(ranks < thresholds) == pytest.approx(refused)
+
+
 @given(rows=scores, scores_in=scores)
 def test_p_values_count_reference_scores_at_or_below(rows, scores_in):
     expected = [(1 + sum(rows_in <= row for rows_in in scores_in)) / (len(scores_in) + 1) for row in rows]
