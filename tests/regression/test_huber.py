@@ -52,6 +52,10 @@ def test_no_other_solver_finds_a_lower_objective(penalty, intercept, **made):
     rounding = 1e-14 * penalty * len(scores) * np.abs(scores).max()
     assert ours <= penalty * other.fun * (1 + 2 * TOLERANCE) + rounding
     assert 0 <= fit.gap <= TOLERANCE
+    residual = scores - features @ fit.coef - fit.intercept
+    tolerance = 1e-12 * max(1.0, np.abs(scores).max(), (np.abs(features) @ np.abs(fit.coef)).max())
+    np.testing.assert_allclose(fit.residual, residual, atol=tolerance)
+    np.testing.assert_allclose(fit.gamma, residual - np.clip(residual, -penalty, penalty), atol=tolerance)
 
 
 @settings(max_examples=100)
