@@ -54,6 +54,15 @@ def test_every_query_uses_metrics_and_labels_of_the_service(labels, query):
         assert {*re.findall(r"\w+", selector), *grouped} <= labels[name] | OF_PROMETHEUS, name
 
 
+def test_the_pod_mounts_every_volume_and_the_token_where_the_image_reads_it():
+    _, stateful_set = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
+    pod, claims = stateful_set["spec"]["template"]["spec"], stateful_set["spec"]["volumeClaimTemplates"]
+    [container] = pod["containers"]
+    paths = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert set(paths) == {one["name"] for one in pod["volumes"]} | {claim["metadata"]["name"] for claim in claims}
+    assert f'"--token-file", "{paths["token"]}/token"' in (DEPLOY / "Dockerfile").read_text()
+
+
 def test_systemd_accepts_the_unit_and_finds_it_well_protected(tmp_path):
     unit = tmp_path / "truing.service"
     unit.write_text((DEPLOY / unit.name).read_text().replace("/opt/truing/bin/truing", sys.executable))
