@@ -1,5 +1,6 @@
 """The benchmarks import, compare like with like, and the page shows the stored rows."""
 
+import doctest
 import importlib
 from types import ModuleType
 
@@ -83,3 +84,7 @@ def test_a_row_is_judged_by_its_ratio_and_by_its_second_target():
     assert rows.costs("w", ten, "r", one, 10).met is True
     assert rows.costs("w", ten, "r", one).met is None
     assert rows.value("w", rows.Measure(2e-8, ""), 1e-8).met is False
+
+
+def test_durations_and_sizes_are_written_as_in_their_examples():
+    assert doctest.testmod(script("_timing")).failed == 0
