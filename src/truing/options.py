@@ -12,7 +12,7 @@ from .regression.fits import KEEP
 METHODS = ("auto", "none", "dlr", "rlr", "online", "contrast")
 ORDERS = ("learn-first", "score-first")
 
-# With fewer reference rows, the half that contrast takes p-values from cannot give a p-value below 1 %.
+# Contrast takes p-values from half of the reference. A half of 100 rows gives p-values down to 1 / 101, below 1 %.
 FEWEST_FOR_CONTRAST = 200
 
 
