@@ -1,8 +1,8 @@
 """Measure everything that the documentation shows, at one commit, and fill the pages: `make results`.
 
-Two steps run at a time, and the benchmarks of perf/ run alone at the end. A step whose stored rows all name the current
-commit is skipped, so an interrupted run continues with the same command. With --again, stored rows are deleted first.
-The output of each step goes to build/results/STEP.log.
+Two steps run at a time. At the end, the benchmarks of perf/ run alone, and the pages are filled. A step whose stored
+rows all name the current commit is skipped, so an interrupted run continues with the same command. With --again, stored
+rows are deleted first. The output of each step goes to build/results/STEP.log.
 
     python -m evidence.run [--again] [--only STEP ...]
 """
