@@ -264,6 +264,7 @@ def test_the_limit_of_all_bodies_counts_decompressed_bytes():
             return [response.status_code for response in [refused, *await asyncio.gather(*held)]]
 
     assert asyncio.run(statuses()) == [503, 200, 200, 200, 200]
+    assert len(waiting) == 4  # The fifth was refused. A request that is cancelled after 10 seconds also gets 503.
 
 
 def test_a_page_of_another_site_is_refused_if_there_is_no_token(service):

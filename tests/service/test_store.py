@@ -81,6 +81,19 @@ def test_a_damaged_newest_snapshot_is_replaced_by_the_one_before_and_its_changes
     again.close()
 
 
+def test_a_damaged_change_is_rejected(tmp_path):
+    store = created(tmp_path)
+    filled(store)
+    store.close()
+    with sqlite3.connect(tmp_path / "m.sqlite3") as connection:
+        connection.execute("UPDATE changes SET step = 3 WHERE sequence = 3")  # As if it had been committed alone.
+    connection.close()
+    store = Store(tmp_path / "m.sqlite3")
+    with pytest.raises(ValueError, match="change 3 has a wrong checksum"):
+        store.load()
+    store.close()
+
+
 def test_a_failed_commit_changes_nothing(tmp_path):
     store = created(tmp_path)
     before = committed(store, store.load(), ["a"])
