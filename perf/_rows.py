@@ -4,6 +4,7 @@ import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
+from math import isclose
 from typing import Any
 
 from evidence.rows import ROOT, origin, read, write
@@ -102,9 +103,18 @@ def report(measure: Callable[[], Iterable[Row]], *packages: str) -> None:
 def cells(row: dict[str, Any]) -> list[str]:
     """Return the work, truing, rival, ratio, target, verdict, note and limit of a stored row."""
     ours, theirs = ("" if row[side] is None else str(Measure(**row[side])) for side in ("ours", "theirs"))
-    ratio = "" if row["ratio"] is None else f"{spelled(row['ratio'])} ×"
+    ratio = "" if row["ratio"] is None else _ratio(row)
     rival = f"{row['rival']}: {theirs}" if theirs else row["rival"]
     return [row["work"], ours, rival, ratio, row["target"], VERDICTS[row["met"]], row["note"], row["limit"]]
+
+
+def _ratio(row: dict[str, Any]) -> str:
+    """Return the ratio of a stored row with its meaning: a speed-up, theirs / ours, or a cost, ours / theirs."""
+    if not isclose(row["ratio"], row["theirs"]["value"] / row["ours"]["value"]):
+        meaning = "the cost"
+    else:
+        meaning = "faster" if row["ratio"] >= 1 else "as fast"
+    return f"{spelled(row['ratio'])} × {meaning}"
 
 
 def _line(values: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+from dataclasses import asdict
 from types import ModuleType
 
 import numpy as np
@@ -84,6 +85,16 @@ def test_a_row_is_judged_by_its_ratio_and_by_its_second_target():
     assert rows.costs("w", ten, "r", one, 10).met is True
     assert rows.costs("w", ten, "r", one).met is None
     assert rows.value("w", rows.Measure(2e-8, ""), 1e-8).met is False
+
+
+@pytest.mark.parametrize(
+    ("make", "ours", "theirs", "ratio"),
+    [("faster", 1, 2, "2 × faster"), ("faster", 2, 1, "0.5 × as fast"), ("costs", 2, 1, "2 × the cost")],
+)
+def test_a_ratio_says_whether_it_is_a_speed_up_or_a_cost(make, ours, theirs, ratio):
+    rows = script("_rows")
+    row = getattr(rows, make)("w", rows.Measure(ours), "r", rows.Measure(theirs))
+    assert rows.cells(asdict(row))[3] == ratio
 
 
 def test_durations_and_sizes_are_written_as_in_their_examples():
