@@ -55,7 +55,8 @@ def faster(
     """
     ratio = theirs.value / ours.value
     row = Row(work, ours, rival, theirs, ratio, **others)
-    return row.aiming("" if at_least is None else f"≥ {at_least:g} × faster", ratio >= (at_least or 0.0), also, ok)
+    word = "faster" if (at_least or 1) >= 1 else "as fast"
+    return row.aiming("" if at_least is None else f"≥ {at_least:g} × {word}", ratio >= (at_least or 0.0), also, ok)
 
 
 def costs(
@@ -119,4 +120,4 @@ def _ratio(row: dict[str, Any]) -> str:
 
 def _line(values: list[str]) -> str:
     work, ours, rival, ratio, target, met, note, _ = values
-    return f"  {work:<54} {ours:>9}  {rival:<44} {ratio:>8}  {target:<34} {met:<6}  {note}".rstrip()
+    return f"  {work:<54} {ours:>9}  {rival:<44} {ratio:>18}  {target:<34} {met:<6}  {note}".rstrip()

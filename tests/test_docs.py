@@ -5,7 +5,6 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import truing.dask
@@ -40,15 +39,9 @@ PAGES_WITH_CODE = [page for page in PAGES if blocks(page, "python")]
 def folder(tmp_path, monkeypatch) -> Path:
     """Return a working directory with the files that the pages use."""
     monkeypatch.chdir(tmp_path)
-    inside, outside = truing.sample("cifar10-test"), truing.sample("svhn")
-    order = np.random.default_rng(0).permutation(4000)
-    mixed = truing.Outputs.concatenate([inside[:2000], outside])
-    mixed[order].save("test.npz")
-    inside[:2000].save("in.npz")
-    outside.save("out.npz")
-    for name in ("reference.npz", "held.npz"):
-        inside[5000:].save(name)
-    np.savez("table.npz", emb=mixed.features, out=mixed.logits, key=order)
+    [recipe] = blocks(DOCS / "cli.md", "python")
+    exec(compile(recipe, "cli.md", "exec"), {})
+    truing.sample("cifar10-test")[5000:].save("held.npz")
     return tmp_path
 
 

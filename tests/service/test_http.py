@@ -304,10 +304,12 @@ WRONG_PATHS = [
     (f"POST {MODEL}", b"", {}, 405, "must be DELETE or GET or PUT, got POST"),
 ]
 
-WRONG = {f"{case[0]}: {case[-1]}": case for case in (*WRONG_BODIES, *WRONG_PATHS)}
+WRONG = [*WRONG_BODIES, *WRONG_PATHS]
 
 
-@pytest.mark.parametrize(("request_line", "body", "headers", "status", "message"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(
+    ("request_line", "body", "headers", "status", "message"), WRONG, ids=[f"{case[0]}: {case[-1]}" for case in WRONG]
+)
 def test_a_wrong_request_is_refused_with_the_reason_and_changes_nothing(
     service, request_line, body, headers, status, message
 ):
