@@ -49,7 +49,7 @@ format: .venv/dev.stamp  ## format the code, and apply automatic fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-results: .venv/evidence.stamp  ## measure everything that the documentation shows, in about an hour; ARGS=--again starts over
+results: .venv/evidence.stamp  ## measure everything that the documentation shows, in about 35 minutes; ARGS=--again starts over
 	$(BIN)/python -m evidence.run $(ARGS)
 
 pages: .venv/evidence.stamp  ## fill the pages of the documentation from the stored rows
