@@ -86,7 +86,7 @@ def run(model, images):
 
 
 def check_scores(results, fit, features, tolerance=2e-5):
-    """Check the scores of a network against those of the fit, from the same features and the network's logits."""
+    """Check that the network and the fit give the same scores for the same features and the network's logits."""
     outputs = truing.Outputs(np.maximum(features, 0), results["logits"])
     if isinstance(fit, truing.LinearFit):
         scores = fit.predict(outputs.features)

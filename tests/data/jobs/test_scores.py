@@ -75,7 +75,7 @@ def test_metrics_of_files_are_metrics_of_memory_for_any_parts(scores_in, scores_
 
 
 def test_metrics_of_millions_of_scores_are_metrics_of_memory(tmp_path, rng):
-    """So many scores fill several sorted runs, with ties across runs."""
+    """There are enough scores for several sorted runs, and ties across runs."""
     scores_in, scores_out = rng.normal(size=2_300_000).round(4), rng.normal(-1, 1, size=300_000).round(4)
     scores_in[:300_000] = 0.5
     files_in = write_parts(tmp_path / "in", scores_in, [1_000_000, 1_000_001], ["npy", "npz"])
